@@ -1,0 +1,129 @@
+"""A dataset opened for reading: its manifest and, on demand, columns of its sidecars; never a byte of audio."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..errors import ConfigError, DataError
+from .digest import digest_bytes
+from .files import StorageOptions, file_size, join, read_bytes
+from .manifest import MANIFEST_NAME, Manifest, decode_manifest
+from .sidecar import SidecarInfo, decode_sidecar, sidecar_schema
+
+_READERS = 16
+"""Sidecars are small: reading many at a time hides the latency of a store."""
+
+
+@dataclass(frozen=True)
+class ShardSet:
+    """A dataset by its address.
+
+    Example:
+        >>> train = ShardSet.open("demo-shards/train")  # doctest: +SKIP
+        >>> train.manifest.utterances, train.hours  # doctest: +SKIP
+    """
+
+    address: str
+    manifest: Manifest
+    storage_options: StorageOptions | None = field(default=None, repr=False)
+
+    @classmethod
+    def open(cls, uri: str, storage_options: StorageOptions | None = None) -> "ShardSet":
+        """Read the manifest of the dataset at `uri` (the folder that holds `dataset.json`, local or remote).
+
+        Raises:
+            DataError: There is no dataset, or its manifest is damaged.
+            StorageError: The place could not be read.
+        """
+        address = str(uri).rstrip("/").removesuffix(f"/{MANIFEST_NAME}")
+        where = join(address, MANIFEST_NAME)
+        try:
+            data = read_bytes(where, storage_options)
+        except DataError as error:
+            raise DataError(
+                f"no dataset at {address}: {MANIFEST_NAME} is not there. It is written last, so an unfinished "
+                "`uttershard pack` has none yet: run it again, it goes on where it stopped"
+            ) from error
+        return cls(address, decode_manifest(data, where), storage_options)
+
+    @property
+    def digest(self) -> str:
+        """Digest of all that the dataset holds; plans and resume states are tied to it."""
+        return self.manifest.digest
+
+    @property
+    def hours(self) -> float:
+        """Hours of audio."""
+        return self.manifest.seconds / 3600
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of all sidecar columns, metadata columns last."""
+        return tuple(sidecar_schema(self.manifest.columns).names)
+
+    @property
+    def rows_per_shard(self) -> NDArray[np.int64]:
+        """Utterances of each shard, int64 [number of shards]."""
+        return np.array([shard.utterances for shard in self.manifest.shards], dtype=np.int64)
+
+    def tar_address(self, shard: int) -> str:
+        """Address of a shard's tar."""
+        return join(self.address, self.manifest.shards[shard].tar)
+
+    def sidecar_address(self, shard: int) -> str:
+        """Address of a shard's sidecar."""
+        return join(self.address, self.manifest.shards[shard].sidecar)
+
+    def index(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read sidecar columns of all utterances, in dataset order (shard after shard, tar order inside).
+
+        Args:
+            columns: Names of columns (see `columns`); None for all.
+
+        Raises:
+            ConfigError: An unknown column.
+            DataError: A sidecar is missing, damaged, or not the one that the manifest lists.
+        """
+        schema = sidecar_schema(self.manifest.columns)
+        names = schema.names if columns is None else list(columns)
+        unknown = [name for name in names if name not in schema.names]
+        if unknown:
+            raise ConfigError(
+                f"{self.address}: no column {unknown[0]!r}; there are {', '.join(schema.names)}"
+            )
+        with ThreadPoolExecutor(_READERS) as pool:
+            tables = list(
+                pool.map(lambda shard: self.sidecar(shard, names)[0], range(len(self.manifest.shards)))
+            )
+        if not tables:
+            return pa.schema([schema.field(name) for name in names]).empty_table()
+        return pa.concat_tables(tables).unify_dictionaries()
+
+    def sidecar(self, shard: int, columns: Sequence[str] | None = None) -> tuple[pa.Table, SidecarInfo]:
+        """Read one sidecar and test it against the manifest (digest, rows, the tar it belongs to)."""
+        entry, where = self.manifest.shards[shard], self.sidecar_address(shard)
+        data = read_bytes(where, self.storage_options)
+        if digest_bytes(data) != entry.sidecar_digest:
+            raise DataError(
+                f"{where}: not the sidecar that the manifest lists ({len(data)} bytes, {digest_bytes(data)}; expected "
+                f"{entry.sidecar_bytes} bytes, {entry.sidecar_digest}): it is stale or was swapped. Put the right one "
+                "back, or rebuild it with `uttershard index`"
+            )
+        table, info = decode_sidecar(data, columns, where)
+        if info.tar_digest != entry.tar_digest or table.num_rows != entry.utterances:
+            raise DataError(f"{where}: describes another tar than {entry.tar} of the manifest")
+        return table, info
+
+    def check_tar_size(self, shard: int) -> None:
+        """Look up the size of a shard's tar and raise DataError if it is not what the manifest says."""
+        where = self.tar_address(shard)
+        found, expected = file_size(where, self.storage_options), self.manifest.shards[shard].tar_bytes
+        if found != expected:
+            what = "it has been cut" if found < expected else "it was replaced or appended to"
+            raise DataError(
+                f"{where}: {found} bytes, the manifest says {expected}: {what}. Copy or pack it again"
+            )

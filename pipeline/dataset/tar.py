@@ -1,0 +1,169 @@
+"""Tar headers: walk the members of a whole tar or of one utterance's span, without copying a byte of them.
+
+    offset  size  field                      a member: one 512-byte header, its data, zeros up to the next 512
+         0   100  name                       an utterance's span: the members of one utterance, one after the other
+       124    12  size (octal or base-256)   a tar ends with two blocks of zeros
+       148     8  checksum of the header
+       156     1  type (0 file, L GNU long name, x pax header of the next member, g pax global)
+       257     6  magic
+       345   155  prefix of the name (USTAR)
+
+Our own shards hold plain USTAR files only; long names and pax headers are read because adopted tars have them.
+Source: POSIX.1-1988 (ustar), POSIX.1-2001 (pax), GNU tar manual, "Basic Tar Format".
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..errors import DataError
+
+BLOCK = 512
+RECORD = 20 * BLOCK
+"""tar pads a whole archive to this; so do we, to give the bytes that other tools give."""
+
+_ZERO_BLOCK = bytes(BLOCK)
+_MAX_EXTENSION_BYTES = 1 << 20
+"""A pax or long-name header above this is refused: the largest names anyone has are a few KB."""
+
+
+class TarError(DataError):
+    """A tar is damaged or is no tar; the message says at which offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member of a tar; all offsets count from the start of the buffer walked."""
+
+    name: str
+    header: int
+    """Offset of its first header (a long-name or pax header before it, if it has one)."""
+    start: int
+    """Offset of its data."""
+    size: int
+    """Bytes of its data."""
+    kind: str
+    """The type flag: "0" for a file, "5" a folder, "1" and "2" links, …"""
+
+    @property
+    def end(self) -> int:
+        """Offset after its padding: where the next header is."""
+        return self.start + padded(self.size)
+
+
+def padded(size: int) -> int:
+    """Round a data size up to whole blocks."""
+    return -(-size // BLOCK) * BLOCK
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Split a member's name at the first dot of its last part, as WebDataset does: `a/b.c.flac` -> (`a/b`, `c.flac`)."""
+    folder, slash, base = name.rpartition("/")
+    stem, _, ending = base.partition(".")
+    return folder + slash + stem, ending.lower()
+
+
+def walk_span(buffer: memoryview) -> Iterator[Member]:
+    """Yield the members of one utterance's span; the span ends where its last member does.
+
+    Header checksums are not tested: the span's own checksum has been.
+    """
+    position = 0
+    while position < len(buffer):
+        member = _read_member(buffer, position, verify=False)
+        if member is None:
+            raise TarError(f"an empty block at offset {position} inside an utterance's span")
+        yield member
+        position = member.end
+
+
+def walk_tar(buffer: memoryview) -> Iterator[Member]:
+    """Yield all members of a whole tar, testing each header, and raise TarError where it is damaged or cut."""
+    position = 0
+    while True:
+        if position + BLOCK > len(buffer):
+            raise TarError(f"the tar ends at byte {len(buffer)} without its end mark: it has been cut")
+        member = _read_member(buffer, position, verify=True)
+        if member is None:
+            rest = buffer[position:]
+            if bytes(rest).count(0) != len(rest):
+                raise TarError(f"data after an empty block at offset {position}: the tar is damaged")
+            return
+        yield member
+        position = member.end
+
+
+def _read_member(buffer: memoryview, position: int, *, verify: bool) -> Member | None:
+    header_at, name, size_override = position, None, None
+    while True:
+        header = bytes(buffer[position : position + BLOCK])
+        if len(header) < BLOCK:
+            raise TarError(f"the tar ends inside a header at offset {position}: it has been cut")
+        if header == _ZERO_BLOCK:
+            return None
+        if verify:
+            _check_header(header, position)
+        kind = chr(header[156]) if header[156] else "0"
+        size = _number(header[124:136], position)
+        start = position + BLOCK
+        if kind not in "Lxg":
+            size = size if size_override is None else size_override
+            if start + size > len(buffer):
+                raise TarError(
+                    f"the member at offset {header_at} promises {size} bytes, only {len(buffer) - start} follow: "
+                    "the tar has been cut"
+                )
+            return Member(name or _ustar_name(header), header_at, start, size, kind)
+        if size > _MAX_EXTENSION_BYTES or start + size > len(buffer):
+            raise TarError(
+                f"an extended header at offset {position} promises {size} bytes: the tar is damaged"
+            )
+        data = bytes(buffer[start : start + size])
+        if kind == "L":
+            name = data.rstrip(b"\0").decode("utf-8", "surrogateescape")
+        elif kind == "x":
+            fields = _pax_fields(data, position)
+            name = fields.get("path", name)
+            size_override = int(fields["size"]) if "size" in fields else size_override
+        position = start + padded(size)
+
+
+def _check_header(header: bytes, position: int) -> None:
+    stored = _number(header[148:156], position)
+    # The checksum field itself counts as eight spaces.
+    if stored != sum(header) - sum(header[148:156]) + 8 * 0x20:
+        raise TarError(f"the header at offset {position} is damaged (its checksum does not match)")
+
+
+def _number(field: bytes, position: int) -> int:
+    if field[0] == 0x80:  # base-256, GNU's form for sizes of 8 GiB and more
+        return int.from_bytes(field[1:], "big")
+    digits = field.strip(b"\0 ")
+    try:
+        return int(digits, 8) if digits else 0
+    except ValueError:
+        raise TarError(f"the header at offset {position} is damaged (not a number: {field!r})") from None
+
+
+def _ustar_name(header: bytes) -> str:
+    name = header[:100].split(b"\0", 1)[0]
+    if header[257:263] == b"ustar\0":
+        prefix = header[345:500].split(b"\0", 1)[0]
+        name = prefix + b"/" + name if prefix else name
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _pax_fields(data: bytes, position: int) -> dict[str, str]:
+    """Parse `<length> <key>=<value>\\n` records; the length counts the whole record."""
+    fields: dict[str, str] = {}
+    at = 0
+    while at < len(data):
+        digits, space, _ = data[at:].partition(b" ")
+        if not space or not digits.isdigit() or not 0 < int(digits) <= len(data) - at:
+            raise TarError(f"the pax header at offset {position} is damaged")
+        record = data[at + len(digits) + 1 : at + int(digits) - 1]
+        key, _, value = record.partition(b"=")
+        fields[key.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
+        at += int(digits)
+    if "size" in fields and not fields["size"].isdigit():
+        raise TarError(f"the pax header at offset {position} has a size that is no number")
+    return fields
