@@ -1,1 +1,1 @@
-"""The format, version 1: ids and member names, tar layout, sidecar, manifest; read and written here, decided nowhere else."""
+"""The format, version 1: member names, tar layout, sidecar, manifest; decided here and nowhere else."""

@@ -1,7 +1,7 @@
 """Digests of files and of datasets: xxh3_128, written with the name of the algorithm before the hex digits.
 
-They find damage and mix-ups, not malice: xxh3 runs at memory speed (27 GB/s on one core, sha256 at 1.8), so every byte can be
-checked whenever it is touched.
+They find damage and mix-ups, not malice: xxh3 runs at memory speed (27 GB/s on one core, sha256 at 1.8), so
+every byte can be checked whenever it is touched.
 """
 
 from collections.abc import Iterable

@@ -51,9 +51,7 @@ class Manifest:
     @property
     def digest(self) -> str:
         """Digest of the dataset: of its shards' and sidecars' digests, in order."""
-        return digest_of_digests(
-            text for shard in self.shards for text in (shard.tar_digest, shard.sidecar_digest)
-        )
+        return digest_of_digests(text for shard in self.shards for text in (shard.tar_digest, shard.sidecar_digest))
 
     @property
     def utterances(self) -> int:
@@ -119,9 +117,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     try:
         body = json.loads(data)
     except ValueError as error:
-        raise DataError(
-            f"{where}: not JSON ({error}); pack again, or rebuild it with `uttershard index`"
-        ) from error
+        raise DataError(f"{where}: not JSON ({error}); pack again, or rebuild it with `uttershard index`") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
         raise DataError(f'{where}: not an uttershard manifest (no "format": "{FORMAT_NAME}" in it)')
     if body.get("format_version") != FORMAT_VERSION:
@@ -140,9 +136,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     except (KeyError, TypeError) as error:
         raise DataError(f"{where}: the manifest is damaged ({error})") from error
     if stated != manifest.digest:
-        raise DataError(
-            f"{where}: the manifest was changed by hand: its digest does not match the shards it lists"
-        )
+        raise DataError(f"{where}: the manifest was changed by hand: its digest does not match the shards it lists")
     return manifest
 
 

@@ -92,13 +92,9 @@ class ShardSet:
         names = schema.names if columns is None else list(columns)
         unknown = [name for name in names if name not in schema.names]
         if unknown:
-            raise ConfigError(
-                f"{self.address}: no column {unknown[0]!r}; there are {', '.join(schema.names)}"
-            )
+            raise ConfigError(f"{self.address}: no column {unknown[0]!r}; there are {', '.join(schema.names)}")
         with ThreadPoolExecutor(_READERS) as pool:
-            tables = list(
-                pool.map(lambda shard: self.sidecar(shard, names)[0], range(len(self.manifest.shards)))
-            )
+            tables = list(pool.map(lambda shard: self.sidecar(shard, names)[0], range(len(self.manifest.shards))))
         if not tables:
             return pa.schema([schema.field(name) for name in names]).empty_table()
         return pa.concat_tables(tables).unify_dictionaries()
@@ -124,6 +120,4 @@ class ShardSet:
         found, expected = file_size(where, self.storage_options), self.manifest.shards[shard].tar_bytes
         if found != expected:
             what = "it has been cut" if found < expected else "it was replaced or appended to"
-            raise DataError(
-                f"{where}: {found} bytes, the manifest says {expected}: {what}. Copy or pack it again"
-            )
+            raise DataError(f"{where}: {found} bytes, the manifest says {expected}: {what}. Copy or pack it again")

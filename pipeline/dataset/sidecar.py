@@ -63,9 +63,7 @@ def sidecar_schema(columns: dict[str, str]) -> pa.Schema:
     """Return the schema of a sidecar with these metadata columns (name -> a name in COLUMN_TYPES)."""
     for name, kind in columns.items():
         if name in SCHEMA.names or name in ("seconds", "frames", "shard"):
-            raise ConfigError(
-                f"the metadata column {name!r} has the name of a column of the format: rename it"
-            )
+            raise ConfigError(f"the metadata column {name!r} has the name of a column of the format: rename it")
         if kind not in COLUMN_TYPES:
             raise ConfigError(f"column {name!r}: unknown type {kind!r} (known: {', '.join(COLUMN_TYPES)})")
     return pa.schema([*SCHEMA, *(pa.field(name, COLUMN_TYPES[kind]) for name, kind in columns.items())])
@@ -94,9 +92,7 @@ def decode_sidecar(data: bytes, columns: Sequence[str] | None, where: str) -> tu
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
     except pa.ArrowInvalid as error:
-        raise DataError(
-            f"{where}: not a Parquet file ({error}); rebuild it with `uttershard index`"
-        ) from error
+        raise DataError(f"{where}: not a Parquet file ({error}); rebuild it with `uttershard index`") from error
     schema = file.schema_arrow
     info = _decode_info(schema.metadata or {}, where)
     names = schema.names if columns is None else list(columns)
@@ -106,18 +102,14 @@ def decode_sidecar(data: bytes, columns: Sequence[str] | None, where: str) -> tu
     table = file.read(columns=names, use_threads=False).select(names).replace_schema_metadata(None)
     if "codec" in names:  # Parquet gives dictionary indices back as int32
         position = names.index("codec")
-        table = table.set_column(
-            position, SCHEMA.field("codec"), table["codec"].cast(SCHEMA.field("codec").type)
-        )
+        table = table.set_column(position, SCHEMA.field("codec"), table["codec"].cast(SCHEMA.field("codec").type))
     return table, info
 
 
 def _decode_info(metadata: dict[bytes, bytes], where: str) -> SidecarInfo:
     text = metadata.get(_METADATA_KEY)
     if text is None:
-        raise DataError(
-            f"{where}: Parquet, but not an uttershard sidecar; rebuild it with `uttershard index`"
-        )
+        raise DataError(f"{where}: Parquet, but not an uttershard sidecar; rebuild it with `uttershard index`")
     fields = json.loads(text)
     if fields.get("format_version") != FORMAT_VERSION:
         raise DataError(

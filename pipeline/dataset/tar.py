@@ -56,7 +56,12 @@ def padded(size: int) -> int:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Split a member's name at the first dot of its last part, as WebDataset does: `a/b.c.flac` -> (`a/b`, `c.flac`)."""
+    """Split a member's name at the first dot of its last part, as WebDataset does.
+
+    Example:
+        >>> split_name("a/b.c.FLAC")
+        ('a/b', 'c.flac')
+    """
     folder, slash, base = name.rpartition("/")
     stem, _, ending = base.partition(".")
     return folder + slash + stem, ending.lower()
@@ -114,9 +119,7 @@ def _read_member(buffer: memoryview, position: int, *, verify: bool) -> Member |
                 )
             return Member(name or _ustar_name(header), header_at, start, size, kind)
         if size > _MAX_EXTENSION_BYTES or start + size > len(buffer):
-            raise TarError(
-                f"an extended header at offset {position} promises {size} bytes: the tar is damaged"
-            )
+            raise TarError(f"an extended header at offset {position} promises {size} bytes: the tar is damaged")
         data = bytes(buffer[start : start + size])
         if kind == "L":
             name = data.rstrip(b"\0").decode("utf-8", "surrogateescape")
