@@ -1,0 +1,1 @@
+"""From a batch of the plan to samples: spans, checks, decoding, buffers, Batch."""

@@ -1,0 +1,49 @@
+"""Pooled buffers for batches: a fresh 38 MB tensor a batch costs 10,000 page faults, a used one none.
+
+A buffer is lent as the storage of a tensor and comes back by itself when the last tensor on it is gone: the trainer may
+hold a batch as long as it likes, and never sees it change.
+"""
+
+import math
+import weakref
+from collections import deque
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+_GROWTH = 1.125
+"""Buffers are made a little larger than asked for, so that the next, slightly longer batch fits too."""
+
+
+class BufferPool:
+    """Lends buffers; keeps at most `max_free` of them for later."""
+
+    def __init__(self, max_free: int = 8) -> None:
+        # Buffers come back inside the garbage collector, in any thread: deque.append needs no lock.
+        self._free: deque[NDArray[np.uint8]] = deque(maxlen=max_free)
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Return an uninitialised tensor on a pooled buffer.
+
+        Args:
+            shape: Its shape.
+            dtype: torch.int16 or torch.float32.
+        """
+        nbytes = math.prod(shape) * dtype.itemsize
+        buffer = self._take(nbytes)
+        # torch keeps this very array alive as long as any tensor uses the memory; when it goes, so has the batch.
+        lent = buffer[:nbytes].view()
+        weakref.finalize(lent, self._free.append, buffer).atexit = False
+        return torch.from_numpy(lent).view(dtype).view(shape)
+
+    def _take(self, nbytes: int) -> NDArray[np.uint8]:
+        for _ in range(len(self._free)):
+            try:
+                buffer = self._free.popleft()
+            except IndexError:  # another thread took it
+                break
+            if len(buffer) >= nbytes:
+                return buffer
+            # Too small: let it go, so that the pool comes to hold buffers of the size that is needed.
+        return np.empty(max(64, int(nbytes * _GROWTH)), np.uint8)

@@ -1,0 +1,126 @@
+"""What every codec is made of: one record of functions, one record of facts, one error.
+
+A codec is one file of this package that ends in a `Codec`; the package's `CODECS` tuple is the only list of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from uttershard.pipeline.errors import DataError
+
+DType: TypeAlias = Literal["int16", "float32"]
+Samples: TypeAlias = NDArray[np.int16] | NDArray[np.float32]
+Scratch: TypeAlias = NDArray[np.int16] | None
+
+
+class AudioError(DataError):
+    """Encoded audio is empty, cut, damaged or no audio; a short reason, to which the caller adds whose it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class AudioInfo:
+    """What is known of one encoded file before its samples are decoded.
+
+    Attributes:
+        codec: The codec's name, as in `CODECS`.
+        num_samples: Samples of each channel that `decode` will deliver.
+        sample_rate: In Hz.
+        channels: Number of channels.
+        dtype: Of the decoded samples: "int16" where the source holds at most 16-bit integers, else "float32".
+    """
+
+    codec: str
+    num_samples: int
+    sample_rate: int
+    channels: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """One way of storing audio.
+
+    Attributes:
+        name: As the sidecar's column `codec` has it.
+        extension: Ending of its members in a tar, without the dot.
+        endings: File endings, lower case with the dot, under which it is commonly found.
+        matches: Whether a file that starts with these bytes (any ID3 tag already skipped) is of this codec.
+        measure: Facts of a whole file in memory, checked against its bytes.
+        probe: Facts of a seekable file, read from as few of its bytes as can be trusted.
+        decode: (data, num_samples, channels, scratch) to samples, [n] or [n, channels].
+        peek_dtype: Type of the decoded samples, from the first bytes.
+    """
+
+    name: str
+    extension: str
+    endings: frozenset[str]
+    matches: Callable[[memoryview], bool]
+    measure: Callable[[memoryview], AudioInfo]
+    probe: Callable[[BinaryIO], AudioInfo]
+    decode: Callable[[memoryview, int, int, Scratch], Samples]
+    peek_dtype: Callable[[memoryview], DType]
+
+
+def as_bytes_view(data: bytes | bytearray | memoryview) -> memoryview:
+    """A view of single bytes on `data`, without a copy."""
+    view = memoryview(data)
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def shaped(samples: NDArray[Any], channels: int) -> NDArray[Any]:
+    """Interleaved samples as [n] for one channel, [n, channels] for more."""
+    return samples if channels == 1 else samples.reshape(-1, channels)
+
+
+def file_size(file: BinaryIO) -> int:
+    """Bytes of a seekable file."""
+    return file.seek(0, 2)
+
+
+def read_at(file: BinaryIO, start: int, count: int) -> memoryview:
+    """Up to `count` bytes of a seekable file from `start`; fewer only at its end."""
+    file.seek(start)
+    return memoryview(file.read(count))
+
+
+def require_samples(info: AudioInfo) -> AudioInfo:
+    """`info`, unless it describes an audio file with nothing in it.
+
+    Raises:
+        AudioError: It holds no samples.
+    """
+    if info.num_samples < 1:
+        raise AudioError("no samples: the header is there, but no audio follows")
+    return info
+
+
+def require_count(found: int, wanted: int, *, more: bool = False) -> None:
+    """Check a decoder's sample count against the promised one; several decoders come up short without a word.
+
+    Raises:
+        AudioError: The counts differ, or more samples follow than were asked for.
+    """
+    if more:
+        raise AudioError(f"decoded more than the {wanted} samples that were promised")
+    if found != wanted:
+        raise AudioError(f"decoded {found} samples where {wanted} were promised")
+
+
+def require_channels(found: int, wanted: int) -> None:
+    """Check the channels of the bytes at hand against the promised ones.
+
+    Raises:
+        AudioError: They differ.
+    """
+    if found != wanted:
+        raise AudioError(f"holds {found} channels where {wanted} were promised")
+
+
+def truncated(promised: int, found: int) -> AudioError:
+    """The error for a file that ends before the samples its header promises."""
+    return AudioError(f"truncated: the header promises {promised} samples, the file holds {found}")

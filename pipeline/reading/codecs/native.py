@@ -1,0 +1,20 @@
+"""miniaudio's C library, or None on platforms without its wheel; its calls release the interpreter lock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ffi: Any
+lib: Any
+try:
+    from miniaudio import ffi, lib
+except ImportError:
+    ffi = lib = None
+
+
+def pointer(c_type: str, samples: NDArray[np.int16] | NDArray[np.float32]) -> Any:
+    """The memory of a C-contiguous array as a C pointer; it keeps the array alive."""
+    return ffi.from_buffer(c_type, samples)

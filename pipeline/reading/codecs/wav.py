@@ -1,0 +1,225 @@
+"""WAV by our own walk over its chunks; 16-bit PCM comes back as a view of the bytes given, without a copy.
+
+    "RIFF" | size | "WAVE" | chunk*            chunk: id (4 bytes) | size (u32) | body | a zero byte if size is odd
+    "RF64" | -1   | "WAVE" | "ds64" | chunk*   sizes beyond 4 GiB are in "ds64": RIFF size, data size (u64 each), ...
+
+All numbers are little-endian. The walk ends at the "data" chunk; what follows it is no audio. Writers that stream
+cannot go back to fill in the size of "data", and leave one of `_STREAMED_SIZES`: then the rest of the file is audio.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .base import (
+    AudioError,
+    AudioInfo,
+    Codec,
+    DType,
+    Samples,
+    Scratch,
+    file_size,
+    read_at,
+    require_channels,
+    require_count,
+    require_samples,
+    shaped,
+    truncated,
+)
+
+_PCM, _FLOAT, _ALAW, _MULAW, _EXTENSIBLE = 0x0001, 0x0003, 0x0006, 0x0007, 0xFFFE
+
+# ffmpeg and most others write all ones; SoX 0x7FFFF000; others the largest signed number.
+_STREAMED_SIZES = frozenset({0x7FFFF000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF})
+
+_ReadAt = Callable[[int, int], memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    encoding: tuple[int, int]  # format tag, bytes a sample
+    channels: int
+    sample_rate: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    format: _Format
+    data_start: int
+    data_bytes: int
+    finished: bool  # the writer came back to fill in the size of the file
+
+    @property
+    def dtype(self) -> DType:
+        return "int16" if self.format.encoding == (_PCM, 2) else "float32"
+
+    def count(self, file_bytes: int) -> int:
+        """Samples of each channel in a file of that many bytes.
+
+        Raises:
+            AudioError: The header promises more.
+        """
+        frame_bytes = self.format.encoding[1] * self.format.channels
+        available = file_bytes - self.data_start
+        found, promised = available // frame_bytes, self.data_bytes // frame_bytes
+        streamed = self.data_bytes in _STREAMED_SIZES or (self.data_bytes == 0 and not self.finished)
+        if self.data_bytes <= available and not (streamed and self.data_bytes == 0):
+            return promised
+        if streamed:
+            return found
+        raise truncated(promised, found)
+
+
+def _matches(head: memoryview) -> bool:
+    return head[:4] in (b"RIFF", b"RF64") and head[8:12] == b"WAVE"
+
+
+def _parse_format(body: memoryview) -> _Format:
+    if len(body) < 16:
+        raise AudioError("not audio: the WAV format chunk is cut short")
+    tag, channels, sample_rate, _, frame_bytes, bits = struct.unpack_from("<HHIIHH", body)
+    if tag == _EXTENSIBLE and len(body) >= 26:
+        # The subformat GUID opens with the plain format tag.
+        (tag,) = struct.unpack_from("<H", body, 24)
+    if channels < 1 or sample_rate < 1:
+        raise AudioError(f"not audio: the WAV header says {channels} channels at {sample_rate} Hz")
+    width = frame_bytes // channels
+    if (tag, width) not in _CONVERTERS or width * channels != frame_bytes or (bits + 7) // 8 != width:
+        raise AudioError(
+            f"WAV of format 0x{tag:04x} with {bits} bits in frames of {frame_bytes} bytes is not supported"
+        )
+    return _Format((tag, width), channels, sample_rate)
+
+
+def _walk(read: _ReadAt, size: int) -> _Layout:
+    """Find format and data chunk.
+
+    Raises:
+        AudioError: One is missing or of an unsupported kind.
+    """
+    riff_bytes = int.from_bytes(read(4, 4), "little")
+    position, layout, wide_data_bytes = 12, None, 0
+    while position + 8 <= size:
+        head = read(position, 8)
+        chunk_id, chunk_bytes = bytes(head[:4]), int.from_bytes(head[4:], "little")
+        body = position + 8
+        if chunk_id == b"fmt ":
+            layout = _parse_format(read(body, min(chunk_bytes, 40)))
+        elif chunk_id == b"ds64" and body + 16 <= size:
+            riff_bytes, wide_data_bytes = struct.unpack("<QQ", read(body, 16))
+        elif chunk_id == b"data":
+            if layout is None:
+                raise AudioError("not audio: the WAV has no format chunk before its data")
+            if chunk_bytes == 0xFFFFFFFF and wide_data_bytes:
+                chunk_bytes = wide_data_bytes
+            return _Layout(layout, body, chunk_bytes, finished=riff_bytes == size - 8)
+        position = body + chunk_bytes
+        # Some writers forget the zero byte that pads an odd chunk; a chunk id never starts with one.
+        if chunk_bytes % 2 and position < size and read(position, 1)[0] == 0:
+            position += 1
+    raise AudioError("truncated: the WAV ends before its data chunk")
+
+
+def _walk_memory(data: memoryview) -> _Layout:
+    return _walk(lambda start, count: data[start : start + count], len(data))
+
+
+def _info(layout: _Layout, file_bytes: int) -> AudioInfo:
+    form = layout.format
+    info = AudioInfo("wav", layout.count(file_bytes), form.sample_rate, form.channels, layout.dtype)
+    return require_samples(info)
+
+
+def _measure(data: memoryview) -> AudioInfo:
+    return _info(_walk_memory(data), len(data))
+
+
+def _probe(file: BinaryIO) -> AudioInfo:
+    # One small read serves nearly every file; only a header with long comments needs more.
+    size, head = file_size(file), read_at(file, 0, 4096)
+
+    def read(start: int, count: int) -> memoryview:
+        if start + count <= len(head):
+            return head[start : start + count]
+        return read_at(file, start, count)
+
+    return _info(_walk(read, size), size)
+
+
+def _decode(data: memoryview, num_samples: int, channels: int, scratch: Scratch) -> Samples:
+    layout = _walk_memory(data)
+    encoding = layout.format.encoding
+    require_channels(layout.format.channels, channels)
+    require_count(layout.count(len(data)), num_samples)
+    raw = np.frombuffer(data, np.uint8, num_samples * channels * encoding[1], layout.data_start)
+    return shaped(_CONVERTERS[encoding](raw), channels)
+
+
+def _peek_dtype(data: memoryview) -> DType:
+    return _walk_memory(data).dtype
+
+
+def _from_uint8(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+    return (raw.astype(np.float32) - np.float32(128)) * np.float32(2**-7)
+
+
+def _from_int24(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+    wide = np.zeros((len(raw) // 3, 4), np.uint8)
+    wide[:, 1:] = raw.reshape(-1, 3)
+    return _from_int32(wide.reshape(-1))
+
+
+def _from_int32(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+    return raw.view("<i4").astype(np.float32) * np.float32(2**-31)
+
+
+def _from_float64(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+    return raw.view("<f8").astype(np.float32)
+
+
+def _mulaw_table() -> NDArray[np.float32]:
+    """ITU-T G.711 mu-law: sign, three bits of exponent, four of mantissa, all inverted; bias 0x84."""
+    code = ~np.arange(256, dtype=np.int32) & 0xFF
+    magnitude = (((code & 0x0F) << 3) + 0x84 << ((code & 0x70) >> 4)) - 0x84
+    return (np.where(code & 0x80, -magnitude, magnitude) / 32768).astype(np.float32)
+
+
+def _alaw_table() -> NDArray[np.float32]:
+    """ITU-T G.711 A-law: as mu-law, but every second bit inverted and the lowest segment linear."""
+    code = np.arange(256, dtype=np.int32) ^ 0x55
+    exponent = (code & 0x70) >> 4
+    step = ((code & 0x0F) << 4) + 8
+    magnitude = np.where(exponent == 0, step, step + 0x100 << np.maximum(exponent - 1, 0))
+    return (np.where(code & 0x80, magnitude, -magnitude) / 32768).astype(np.float32)
+
+
+_MULAW_TABLE = _mulaw_table()
+_ALAW_TABLE = _alaw_table()
+
+_CONVERTERS: dict[tuple[int, int], Callable[[NDArray[np.uint8]], NDArray[Any]]] = {
+    (_PCM, 1): _from_uint8,
+    (_PCM, 2): lambda raw: raw.view("<i2"),
+    (_PCM, 3): _from_int24,
+    (_PCM, 4): _from_int32,
+    (_FLOAT, 4): lambda raw: raw.view("<f4"),
+    (_FLOAT, 8): _from_float64,
+    (_ALAW, 1): lambda raw: _ALAW_TABLE[raw],
+    (_MULAW, 1): lambda raw: _MULAW_TABLE[raw],
+}
+
+CODEC = Codec(
+    name="wav",
+    extension="wav",
+    endings=frozenset({".wav", ".wave"}),
+    matches=_matches,
+    measure=_measure,
+    probe=_probe,
+    decode=_decode,
+    peek_dtype=_peek_dtype,
+)

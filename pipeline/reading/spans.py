@@ -1,0 +1,104 @@
+"""What a decoder must know of the utterances of a batch, looked up by their ordinals in the dataset.
+
+sidecar columns of all utterances --SpanIndex--> BatchSpec of one batch (a few KB, sent to whoever decodes it)
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..storage.base import Spans
+
+INDEX_COLUMNS = ("key", "offset", "nbytes", "num_samples", "sample_rate", "channels", "codec", "xxh3")
+"""The sidecar columns that reading needs."""
+
+
+@dataclass(frozen=True)
+class BatchSpec:
+    """One batch of a plan, ready to be read: equally long columns, one entry an utterance."""
+
+    epoch: int
+    step: int
+    filler: bool
+    """Whether this batch repeats another of this rank, to make steps equal (`equal_steps="pad"`)."""
+    keys: tuple[str, ...]
+    codecs: tuple[str, ...]
+    spans: Spans
+    num_samples: NDArray[np.int64]
+    sample_rate: NDArray[np.int32]
+    channels: NDArray[np.int16]
+    xxh3: NDArray[np.uint64]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(frozen=True)
+class SpanIndex:
+    """Columns of all utterances of a dataset, as plain arrays that processes can share."""
+
+    first_row: NDArray[np.int64]
+    """Ordinal of the first utterance of each shard, and the number of utterances, [number of shards + 1]."""
+    key_bytes: NDArray[np.uint8]
+    key_offsets: NDArray[np.int64]
+    """Ids as UTF-8, one after the other; id i is key_bytes[key_offsets[i] : key_offsets[i + 1]]."""
+    offset: NDArray[np.int64]
+    nbytes: NDArray[np.int64]
+    num_samples: NDArray[np.int64]
+    sample_rate: NDArray[np.int32]
+    channels: NDArray[np.int16]
+    codec: NDArray[np.int8]
+    xxh3: NDArray[np.uint64]
+    codec_names: tuple[str, ...]
+
+    @classmethod
+    def from_table(cls, table: pa.Table, rows_per_shard: NDArray[np.int64]) -> "SpanIndex":
+        """Take the columns of INDEX_COLUMNS out of a table of the whole dataset, in dataset order."""
+        table = table.select(list(INDEX_COLUMNS)).combine_chunks()
+        keys = _one_chunk(table["key"].cast(pa.large_string()))
+        codec = _one_chunk(table["codec"])
+        _, offsets, data = keys.buffers()
+        return cls(
+            first_row=np.concatenate([[0], np.cumsum(rows_per_shard)]).astype(np.int64),
+            key_bytes=np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8),
+            key_offsets=np.frombuffer(offsets, np.int64, count=len(keys) + 1, offset=8 * keys.offset)
+            if len(keys)
+            else np.zeros(1, np.int64),
+            codec=codec.indices.to_numpy(zero_copy_only=False).astype(np.int8),
+            codec_names=tuple(codec.dictionary.to_pylist()),
+            **{
+                name: _one_chunk(table[name]).to_numpy(zero_copy_only=False)
+                for name in ("offset", "nbytes", "num_samples", "sample_rate", "channels", "xxh3")
+            },
+        )
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    def key(self, row: int) -> str:
+        """Return the id of one utterance."""
+        return self.key_bytes[self.key_offsets[row] : self.key_offsets[row + 1]].tobytes().decode("utf-8")
+
+    def spec(self, rows: NDArray[np.int64], *, epoch: int, step: int, filler: bool = False) -> BatchSpec:
+        """Look up one batch by the ordinals of its utterances."""
+        shard = np.searchsorted(self.first_row, rows, side="right").astype(np.int32) - 1
+        return BatchSpec(
+            epoch=epoch,
+            step=step,
+            filler=filler,
+            keys=tuple(self.key(row) for row in rows.tolist()),
+            codecs=tuple(self.codec_names[code] for code in self.codec[rows].tolist()),
+            spans=Spans(shard, self.offset[rows], self.nbytes[rows]),
+            num_samples=self.num_samples[rows],
+            sample_rate=self.sample_rate[rows],
+            channels=self.channels[rows],
+            xxh3=self.xxh3[rows],
+        )
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """Join the chunks of a column (an empty column may have none)."""
+    combined = column.combine_chunks()
+    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined

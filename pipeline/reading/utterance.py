@@ -1,0 +1,130 @@
+"""One utterance out of its span: checked, split into members, decoded, brought into the form that was asked for."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..dataset.digest import span_checksum
+from ..dataset.members import member_name
+from ..dataset.tar import TarError, split_name, walk_span
+from ..errors import ConfigError, DataError
+from .codecs import AUDIO_EXTENSIONS, AudioError, decode
+from .convert import mix_channels, resample
+from .spans import BatchSpec
+
+Samples = NDArray[Any]
+"""int16 or float32, [num_samples] or [num_samples, channels]."""
+
+
+@dataclass(frozen=True)
+class AudioForm:
+    """What all audio of a batch is brought to.
+
+    Attributes:
+        sample_rate: Hz; None leaves each utterance as it is.
+        channels: 1 mixes down, more copies a mono signal; None leaves each utterance as it is.
+    """
+
+    sample_rate: int | None = None
+    channels: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("sample_rate", self.sample_rate), ("channels", self.channels)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise ConfigError(f"{name} must be a whole number of 1 or more, not {value!r}")
+
+    def num_samples(self, spec: BatchSpec) -> NDArray[np.int64]:
+        """Samples of each utterance after conversion, int64 [B]; rounded half up, as `convert.resample` gives them."""
+        if self.sample_rate is None:
+            return spec.num_samples
+        rate = spec.sample_rate.astype(np.int64)
+        return np.asarray((2 * spec.num_samples * self.sample_rate + rate) // (2 * rate))
+
+    def changes(self, spec: BatchSpec, row: int) -> bool:
+        """Whether an utterance must be resampled or mixed (its samples then are float32)."""
+        return self.sample_rate not in (None, int(spec.sample_rate[row])) or self.channels not in (
+            None,
+            int(spec.channels[row]),
+        )
+
+
+@dataclass(frozen=True)
+class Members:
+    """The parts of one utterance's span."""
+
+    audio: memoryview
+    text: str | None
+    meta: dict[str, Any]
+
+
+class UtteranceError(DataError):
+    """One utterance is damaged; the message names shard, id and offset."""
+
+
+def split_span(spec: BatchSpec, row: int, span: memoryview, tar: str) -> Members:
+    """Check a span against its checksum and take it apart.
+
+    Args:
+        spec: The batch that the utterance belongs to.
+        row: Its place in the batch.
+        span: Its bytes.
+        tar: Address of its tar, for error messages.
+    """
+    if span_checksum(span) != int(spec.xxh3[row]):
+        raise UtteranceError(f"{_where(spec, row, tar)}: {_what_changed(spec.keys[row], span)}")
+    parts: dict[str, memoryview] = {}
+    try:
+        for member in walk_span(span):
+            parts[split_name(member.name)[1]] = span[member.start : member.start + member.size]
+    except TarError as error:
+        raise UtteranceError(f"{_where(spec, row, tar)}: {error}") from error
+    audio = [name for name in parts if name.rpartition(".")[2] in AUDIO_EXTENSIONS]
+    if len(audio) != 1:
+        raise UtteranceError(f"{_where(spec, row, tar)}: {len(audio)} audio members ({', '.join(parts)}), expected one")
+    text = parts.get("txt")
+    meta = json.loads(bytes(parts["json"])) if "json" in parts else {}
+    meta.pop("id", None)
+    return Members(parts[audio[0]], None if text is None else bytes(text).decode("utf-8"), meta)
+
+
+def decode_utterance(
+    spec: BatchSpec, row: int, audio: memoryview, form: AudioForm, scratch: NDArray[np.int16] | None, tar: str
+) -> Samples:
+    """Decode one utterance and bring it into the form asked for; may return a view of `audio` or of `scratch`."""
+    num_samples, channels = int(spec.num_samples[row]), int(spec.channels[row])
+    try:
+        samples: Samples = decode(spec.codecs[row], audio, num_samples, channels, scratch)
+    except AudioError as error:
+        raise UtteranceError(f"{_where(spec, row, tar)}: {error}") from error
+    if not form.changes(spec, row):
+        return samples
+    if form.channels is not None:
+        samples = mix_channels(samples, form.channels)
+    if form.sample_rate is not None:
+        samples = resample(samples, int(spec.sample_rate[row]), form.sample_rate)
+    return samples
+
+
+def _where(spec: BatchSpec, row: int, tar: str) -> str:
+    return f"{tar}: utterance {spec.keys[row]!r} at offset {int(spec.spans.offset[row])}"
+
+
+def _what_changed(key: str, span: memoryview) -> str:
+    """Tell a damaged utterance from a sidecar that belongs to another tar."""
+    try:
+        found = split_name(next(walk_span(span)).name)[0]
+    except (TarError, StopIteration):
+        found = None
+    if found == member_name(key):
+        return (
+            "its bytes are damaged (the checksum does not match the sidecar's). Copy the tar again, or pack it again; "
+            "`uttershard verify` lists all that is damaged"
+        )
+    there = "no tar header is there" if found is None else f"the member there is {found!r}"
+    return (
+        f"the tar is not the one that the sidecar describes, or is damaged: {there}. The sidecar is stale or the tar "
+        "was replaced: copy both again, or rebuild the sidecar with `uttershard index`"
+    )
