@@ -6,7 +6,7 @@
     (longer than 80 bytes)     first 62 bytes + %h + 16 hex digits  cut between characters, xxh3_64 of the whole id
 
 WebDataset splits a member's name at its first dot, so no dot may be left in it. `%h` never comes out of
-percent-encoding (h is no hex digit), so the three forms can't meet. The true id is in the sidecar and in the `.json` member.
+percent-encoding (h is no hex digit), so the three forms can't meet. The true id is in the sidecar and in `.json`.
 """
 
 import re

@@ -1,0 +1,1 @@
+"""Where the bytes of tars come from: one small protocol, one file a backend."""
