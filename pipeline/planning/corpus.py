@@ -1,0 +1,95 @@
+"""What planning knows of a dataset: columns that are the same in every epoch, computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike, NDArray
+
+from ..errors import ConfigError, DataError
+from .filters import apply_filters
+from .frames import count_frames, exact_frame_shift
+from .partition import logical_bounds
+from .settings import Filters, parse_int
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """A dataset as planning sees it; an utterance is its ordinal, its place in shard order.
+
+    Attributes:
+        frames: int32[N], length of each utterance.
+        kept: bool[N], whether the filters keep it.
+        bounds: int64[T + 1], logical shard i holds ordinals `bounds[i]` up to `bounds[i + 1]`, filtered ones too.
+        filtered: how many are kept, and how many each rule removed.
+        frame_shift: seconds of a frame.
+        keys: their ids, for messages; None if they were not given.
+    """
+
+    frames: NDArray[np.int32]
+    kept: NDArray[np.bool_]
+    bounds: NDArray[np.int64]
+    filtered: dict[str, int]
+    frame_shift: Fraction
+    keys: pa.ChunkedArray | None = None
+
+    @property
+    def total_shards(self) -> int:
+        """Number of logical shards that the bounds are for."""
+        return self.bounds.size - 1
+
+    def kept_rows(self, logical_shard: int) -> NDArray[np.int64]:
+        """Return the ordinals of a logical shard that the filters keep, ascending."""
+        start, end = self.bounds[logical_shard : logical_shard + 2]
+        rows = np.flatnonzero(self.kept[start:end])
+        rows += start
+        return rows
+
+    def describe(self, ordinal: int) -> str:
+        """Return an utterance as a message names it: ordinal, id if known, and seconds."""
+        key = "" if self.keys is None else f" ({self.keys[ordinal].as_py()!r})"
+        return f"utterance {ordinal}{key}, {float(int(self.frames[ordinal]) * self.frame_shift):g} s"
+
+
+def build_corpus(
+    columns: pa.Table,
+    *,
+    rows_per_tar: ArrayLike,
+    total_shards: int,
+    filters: Filters | None = None,
+    frame_shift: float | Fraction = 0.01,
+) -> Corpus:
+    """Return what planning needs of a dataset.
+
+    Args:
+        columns: sidecar columns in shard order: `num_samples` and `sample_rate`, `key` for better messages, and
+            those that the filters name.
+        rows_per_tar: int[tars], utterances of each tar, in shard order.
+        total_shards: number of logical shards, T.
+        filters: what to leave out; nothing by default.
+        frame_shift: seconds of a frame.
+
+    Raises:
+        ConfigError: a filter does not fit the columns or keeps nothing, or a setting is out of range.
+        DataError: the columns and rows_per_tar do not belong together, or a length makes no sense.
+    """
+    total_shards = parse_int("total_shards", total_shards, 1)
+    rows = np.asarray(rows_per_tar, np.int64)
+    if int(rows.sum()) != columns.num_rows or (rows < 0).any():
+        raise DataError(
+            f"{rows.size} tars of {int(rows.sum())} utterances in all, but the sidecars list {columns.num_rows}: "
+            "manifest and sidecars are not of one dataset; index it again"
+        )
+    num_samples = columns["num_samples"].to_numpy()
+    sample_rate = columns["sample_rate"].to_numpy()
+    frames = count_frames(num_samples, sample_rate, frame_shift)
+    bounds = logical_bounds(rows, num_samples, sample_rate, total_shards)
+    kept, filtered = apply_filters(columns, frames, filters or Filters())
+    if not filtered["kept"]:
+        removed = ", ".join(f"{reason}: {count}" for reason, count in filtered.items() if reason != "kept")
+        raise ConfigError(f"no utterance of {columns.num_rows} is kept ({removed}): loosen the filters")
+    keys = columns["key"] if "key" in columns.column_names else None
+    return Corpus(frames, kept, bounds, filtered, exact_frame_shift(frame_shift), keys)

@@ -1,0 +1,69 @@
+"""Randomness of a plan: integers mixed by splitmix64, never a library's stream.
+
+The hash of an utterance depends on (seed, epoch, ordinal) and a stream tag only, so that a plan is the same on
+every machine, with every library version, and for every order in which it is computed. The finaliser and its
+constants are those of Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+_MASK = (1 << 64) - 1
+
+CHUNK = 1 << 16
+"""Elements worked on at a time by functions over whole columns: temporaries stay in the processor's cache."""
+
+
+class Stream(IntEnum):
+    """What a hash decides; two decisions never share a stream. The numbers are part of every plan: never renumber."""
+
+    UTTERANCES = 1
+    STEPS = 2
+    DROPPED_BATCHES = 3
+    FILLER_BATCHES = 4
+
+
+def mix(value: int) -> int:
+    """Return the splitmix64 output for one state."""
+    value = (value + _GOLDEN) & _MASK
+    value = ((value ^ (value >> 30)) * _MIX_1) & _MASK
+    value = ((value ^ (value >> 27)) * _MIX_2) & _MASK
+    return value ^ (value >> 31)
+
+
+def stream_key(stream: Stream, seed: int, epoch: int, *more: int) -> int:
+    """Return the 64-bit key of one stream of hashes; every argument changes all of it."""
+    key = mix(int(stream))
+    for part in (seed, epoch, *more):
+        key = mix(key ^ (part & _MASK))
+    return key
+
+
+def hash_ordinals(key: int, ordinals: NDArray[np.int64], out: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:
+    """Return a 64-bit hash of each ordinal in the stream of `key`.
+
+    Args:
+        key: from `stream_key`.
+        ordinals: int64[n], not negative.
+        out: uint64[n] to write to; saves the allocation where the caller works in chunks.
+    """
+    if out is None:
+        out = np.empty(ordinals.shape, np.uint64)
+    np.multiply(ordinals.view(np.uint64), np.uint64(_GOLDEN), out=out)
+    out += np.uint64((key + _GOLDEN) & _MASK)
+    shifted = out >> np.uint64(30)
+    out ^= shifted
+    out *= np.uint64(_MIX_1)
+    np.right_shift(out, np.uint64(27), out=shifted)
+    out ^= shifted
+    out *= np.uint64(_MIX_2)
+    np.right_shift(out, np.uint64(31), out=shifted)
+    out ^= shifted
+    return out

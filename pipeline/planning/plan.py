@@ -1,0 +1,227 @@
+"""The plan of an epoch: which utterances each step of a rank delivers (G7).
+
+    lay_out_epoch    all ranks: length orders, batches, K, numbers
+    EpochLayout.plan one rank: its rows, step by step
+    plan_epoch       both, for the rank that asks
+
+A plan is a function of (corpus, seed, epoch, rank, world_size, total_shards, filters, batching), and of nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigError, ShardingError
+from .bucket import LengthOrder, bucket_edges, length_order
+from .corpus import Corpus
+from .hashing import CHUNK, Stream, stream_key
+from .order import order_steps
+from .rotation import shard_index
+from .settings import Batching, Sharding, parse_int, parse_seed
+from .steps import Cut, cut_equally
+from .summary import RankSummary, longest_of_batches, summarise_rank
+
+
+@dataclass(frozen=True, eq=False)
+class EpochPlan:
+    """One epoch of one rank.
+
+    Attributes:
+        epoch: number of the epoch.
+        sharding: who reads.
+        rows: int64[n], ordinals in the order of delivery.
+        splits: int64[K + 1], step t delivers `rows[splits[t]:splits[t + 1]]`.
+        filler: bool[K], whether the step repeats a batch (equal_steps="pad").
+        longest: int32[K], frames of the longest utterance of each step.
+        ranks: numbers of all ranks.
+        filtered: over the whole dataset, how many utterances are kept and how many each rule removed.
+    """
+
+    epoch: int
+    sharding: Sharding
+    rows: NDArray[np.int64]
+    splits: NDArray[np.int64]
+    filler: NDArray[np.bool_]
+    longest: NDArray[np.int32]
+    ranks: tuple[RankSummary, ...]
+    filtered: dict[str, int]
+
+    @property
+    def rank(self) -> int:
+        """The rank whose plan this is."""
+        return self.sharding.rank
+
+    @property
+    def steps(self) -> int:
+        """Number of batches of this rank, K."""
+        return self.splits.size - 1
+
+    @property
+    def padding(self) -> float:
+        """Share of this rank's padded frames that is padding."""
+        return self.ranks[self.rank].padding
+
+    @property
+    def fill(self) -> float | None:
+        """Share of this rank's budget that its batches use; None with batch_size."""
+        return self.ranks[self.rank].fill
+
+    def batch(self, step: int) -> NDArray[np.int64]:
+        """Return the ordinals that a step delivers, from 0 up to steps - 1."""
+        return self.rows[self.splits[step] : self.splits[step + 1]]
+
+
+@dataclass(frozen=True, eq=False)
+class EpochLayout:
+    """One epoch of all ranks; holds the ordinals of all of them, so keep an `EpochPlan` rather than this.
+
+    Attributes:
+        epoch: number of the epoch.
+        world_size: number of ranks.
+        total_shards: number of logical shards.
+        ranks: numbers of all ranks.
+        filtered: over the whole dataset, how many utterances are kept and how many each rule removed.
+    """
+
+    epoch: int
+    world_size: int
+    total_shards: int
+    ranks: tuple[RankSummary, ...]
+    filtered: dict[str, int]
+    _rows: tuple[NDArray[np.int64], ...]
+    _cuts: tuple[Cut, ...]
+    _longest: tuple[NDArray[np.int32], ...]
+    _orders: tuple[NDArray[np.int64], ...]
+
+    def plan(self, rank: int) -> EpochPlan:
+        """Return the plan of one rank."""
+        sharding = Sharding(rank, self.world_size, self.total_shards)
+        cut, order = self._cuts[rank], self._orders[rank]
+        sizes = cut.sizes[order]
+        splits = np.concatenate(([0], np.cumsum(sizes)))
+        rows = _gather_runs(self._rows[rank], cut.starts[order], sizes, splits)
+        longest = self._longest[rank][order]
+        return EpochPlan(self.epoch, sharding, rows, splits, cut.filler[order], longest, self.ranks, self.filtered)
+
+
+def plan_epoch(corpus: Corpus, sharding: Sharding, batching: Batching, *, epoch: int, seed: int = 0) -> EpochPlan:
+    """Return the plan of one rank for one epoch.
+
+    Args:
+        corpus: the dataset, with filters and logical shards.
+        sharding: who reads.
+        batching: how utterances become batches.
+        epoch: number of the epoch, from 0.
+        seed: of the run; the same on all ranks.
+
+    Raises:
+        ConfigError: an utterance is longer than batch_bins and oversize is "error", or a number is out of range.
+        ShardingError: corpus and sharding do not fit together, or a rank has too few utterances.
+    """
+    layout = lay_out_epoch(corpus, sharding.world_size, sharding.total_shards, batching, epoch=epoch, seed=seed)
+    return layout.plan(sharding.rank)
+
+
+def lay_out_epoch(
+    corpus: Corpus, world_size: int, total_shards: int, batching: Batching, *, epoch: int, seed: int = 0
+) -> EpochLayout:
+    """Return one epoch of all ranks; arguments and errors as for `plan_epoch`."""
+    seed = parse_seed(seed)
+    epoch = parse_int("epoch", epoch, 0)
+    if total_shards != corpus.total_shards:
+        raise ShardingError(
+            f"total_shards={total_shards}, but the corpus was cut into {corpus.total_shards} logical shards: "
+            "build it with the same total_shards"
+        )
+    over_budget = _handle_oversize(corpus, batching)
+    shards = [shard_index(epoch, rank, world_size, total_shards) for rank in range(world_size)]
+    orders = _order_ranks(corpus, shards, batching, stream_key(Stream.UTTERANCES, seed, epoch))
+    lengths = [order.lengths for order in orders]
+    cuts = cut_equally(lengths, shards, batching, seed=seed, epoch=epoch)
+    longest = [longest_of_batches(of_rank, cut) for of_rank, cut in zip(lengths, cuts, strict=True)]
+    numbers = zip(range(world_size), shards, lengths, cuts, longest, strict=True)
+    filtered = dict(corpus.filtered)
+    if batching.oversize == "drop":
+        filtered["kept"] -= over_budget
+        filtered["over_budget"] = over_budget
+    return EpochLayout(
+        epoch,
+        world_size,
+        total_shards,
+        tuple(summarise_rank(*of_rank, batching) for of_rank in numbers),
+        filtered,
+        tuple(order.rows for order in orders),
+        tuple(cuts),
+        tuple(longest),
+        tuple(_order_steps(cuts, longest, batching, seed, epoch)),
+    )
+
+
+def _handle_oversize(corpus: Corpus, batching: Batching) -> int:
+    """Return how many kept utterances do not fit the budget, or refuse them."""
+    limit = batching.longest_frames
+    if limit is None:
+        return 0
+    over = corpus.frames > limit
+    over &= corpus.kept
+    count = int(np.count_nonzero(over))
+    if count and batching.oversize == "error":
+        ordinals = np.flatnonzero(over)
+        longest = int(ordinals[np.argmax(corpus.frames[ordinals])])
+        seconds = float(limit * corpus.frame_shift)
+        raise ConfigError(
+            f"{count} of {corpus.filtered['kept']} utterances are longer than batch_bins={batching.batch_bins} "
+            f"allows ({limit} frames, {seconds:g} s); the longest is {corpus.describe(longest)}: set batch_bins to "
+            f"{batching.cost_of(int(corpus.frames[longest]))} or more, max_seconds={seconds:g}, or oversize='drop' "
+            "or 'alone'"
+        )
+    return count
+
+
+def _order_ranks(corpus: Corpus, shards: list[int], batching: Batching, key: int) -> list[LengthOrder]:
+    limit = batching.longest_frames
+    edges = bucket_edges(int(corpus.frames.max()), batching.bucket_width, limit)
+    orders = []
+    for shard in shards:
+        rows = corpus.kept_rows(shard)
+        if limit is not None and batching.oversize == "drop":
+            rows = rows[corpus.frames[rows] <= limit]
+        orders.append(length_order(rows, corpus.frames, edges, key))
+    return orders
+
+
+def _order_steps(
+    cuts: list[Cut], longest: list[NDArray[np.int32]], batching: Batching, seed: int, epoch: int
+) -> list[NDArray[np.int64]]:
+    """Return the order of the steps of each rank: one and the same, unless ranks have their own numbers of steps."""
+    costs: list[NDArray[np.int64] | None] = [None] * len(cuts)
+    if batching.longest_first:
+        own = [cut.sizes * batching.costs_of(of_rank) for cut, of_rank in zip(cuts, longest, strict=True)]
+        if batching.equal_steps == "off":
+            costs = list(own)
+        else:
+            costs = [np.maximum.reduce(own)] * len(cuts)
+    if batching.equal_steps == "off":
+        pairs = zip(cuts, costs, strict=True)
+        return [order_steps(cut.taken.size, seed=seed, epoch=epoch, costs=cost) for cut, cost in pairs]
+    return [order_steps(cuts[0].taken.size, seed=seed, epoch=epoch, costs=costs[0])] * len(cuts)
+
+
+def _gather_runs(
+    rows: NDArray[np.int64], starts: NDArray[np.int64], sizes: NDArray[np.int64], splits: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return `rows[starts[i]:starts[i] + sizes[i]]` for each i, one after the other; no batch is empty."""
+    places = np.ones(int(splits[-1]), np.int64)
+    if not places.size:
+        return places
+    # Steps by one inside a run and leaps between runs; the running sum makes places of them.
+    places[0] = starts[0]
+    places[splits[1:-1]] = starts[1:] - (starts[:-1] + sizes[:-1] - 1)
+    np.cumsum(places, out=places)
+    for start in range(0, places.size, CHUNK):
+        part = slice(start, start + CHUNK)
+        places[part] = rows[places[part]]
+    return places

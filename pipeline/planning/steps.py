@@ -1,0 +1,157 @@
+"""Equal steps: how all ranks come to the same number of batches without a collective (G5).
+
+Every rank plans for every rank, so each knows K, the number of steps of an epoch:
+
+    split   K = most batches that any rank needs; the others cut finer until they have K
+    drop    K = fewest; the others leave batches out, other ones in every epoch
+    pad     K = most; the others repeat batches of their own, marked as filler
+    off     each rank has its own number
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ShardingError
+from .cut import count_batches, cut_exactly
+from .hashing import Stream, hash_ordinals, stream_key
+from .settings import Batching
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """The batches of one rank, by position in length order.
+
+    Attributes:
+        bounds: int64[n + 1], batch i holds positions `bounds[i]` up to `bounds[i + 1]` of the length order.
+        taken: int64[K], which of these batches the epoch delivers, ascending; one comes again where steps are padded.
+        filler: bool[K], whether it is such a repetition.
+        dropped_utterances: number of utterances in batches that are not delivered.
+    """
+
+    bounds: NDArray[np.int64]
+    taken: NDArray[np.int64]
+    filler: NDArray[np.bool_]
+    dropped_utterances: int = 0
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """Return int64[K]: first position of each batch delivered."""
+        return self.bounds[self.taken]
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Return int64[K]: number of utterances of each batch delivered."""
+        return self.bounds[self.taken + 1] - self.bounds[self.taken]
+
+
+def cut_equally(
+    lengths: Sequence[NDArray[np.int32]],
+    logical_shards: Sequence[int],
+    batching: Batching,
+    *,
+    seed: int,
+    epoch: int,
+) -> list[Cut]:
+    """Return the batches of every rank, equally many unless the policy is "off".
+
+    Args:
+        lengths: int32[n] of each rank, in length order.
+        logical_shards: what each rank reads, for messages.
+        batching: budget and policy.
+        seed: of the run.
+        epoch: number of the epoch.
+
+    Raises:
+        ShardingError: a rank has too few utterances for the policy.
+    """
+    counts = [count_batches(of_rank, batching) for of_rank in lengths]
+    match batching.equal_steps:
+        case "split":
+            steps = max(counts)
+            _check_split(lengths, logical_shards, steps, batching)
+            return [_whole(cut_exactly(of_rank, batching, steps)) for of_rank in lengths]
+        case "off":
+            return [_whole(cut_exactly(*pair)) for pair in _own(lengths, batching, counts)]
+        case "drop":
+            steps = min(counts)
+            _check_empty(counts, logical_shards, batching, "would leave no steps")
+            return [
+                _drop(cut_exactly(*pair), steps, stream_key(Stream.DROPPED_BATCHES, seed, epoch, rank))
+                for rank, pair in enumerate(_own(lengths, batching, counts))
+            ]
+        case "pad":
+            steps = max(counts)
+            _check_empty(counts, logical_shards, batching, "has no batch to repeat")
+            return [
+                _pad(cut_exactly(*pair), steps, stream_key(Stream.FILLER_BATCHES, seed, epoch, rank))
+                for rank, pair in enumerate(_own(lengths, batching, counts))
+            ]
+
+
+def _own(
+    lengths: Sequence[NDArray[np.int32]], batching: Batching, counts: Sequence[int]
+) -> list[tuple[NDArray[np.int32], Batching, int]]:
+    return [(of_rank, batching, count) for of_rank, count in zip(lengths, counts, strict=True)]
+
+
+def _whole(bounds: NDArray[np.int64]) -> Cut:
+    batches = bounds.size - 1
+    return Cut(bounds, np.arange(batches), np.zeros(batches, np.bool_))
+
+
+def _drop(bounds: NDArray[np.int64], steps: int, key: int) -> Cut:
+    batches = bounds.size - 1
+    taken = np.sort(_draw(batches, steps, key))
+    left_out = int(bounds[-1] - (bounds[taken + 1] - bounds[taken]).sum())
+    return Cut(bounds, taken, np.zeros(steps, np.bool_), left_out)
+
+
+def _pad(bounds: NDArray[np.int64], steps: int, key: int) -> Cut:
+    batches = bounds.size - 1
+    if not batches:
+        return _whole(bounds)
+    times = np.full(batches, steps // batches)
+    times[_draw(batches, steps % batches, key)] += 1
+    # A repetition stands beside its original, so that lengths stay aligned with those of the other ranks.
+    taken = np.repeat(np.arange(batches), times)
+    filler = np.zeros(steps, np.bool_)
+    filler[1:] = taken[1:] == taken[:-1]
+    return Cut(bounds, taken, filler)
+
+
+def _draw(batches: int, chosen: int, key: int) -> NDArray[np.int64]:
+    hashes = hash_ordinals(key, np.arange(batches, dtype=np.int64))
+    return np.argsort(hashes, kind="stable")[:chosen]
+
+
+def _check_split(
+    lengths: Sequence[NDArray[np.int32]], logical_shards: Sequence[int], steps: int, batching: Batching
+) -> None:
+    sizes = [of_rank.size for of_rank in lengths]
+    rank = int(np.argmin(sizes))
+    if sizes[rank] < steps:
+        raise ShardingError(
+            f"rank {rank} reads logical shard {logical_shards[rank]}, which has {sizes[rank]} utterances after "
+            f"filtering, but the epoch has {steps} steps, which no split of them makes: use fewer total_shards, a "
+            f"larger {_describe_size(batching)}, or equal_steps='drop' or 'pad'"
+        )
+
+
+def _check_empty(counts: Sequence[int], logical_shards: Sequence[int], batching: Batching, consequence: str) -> None:
+    if min(counts) == 0 and max(counts) > 0:
+        rank = int(np.argmin(counts))
+        raise ShardingError(
+            f"rank {rank} reads logical shard {logical_shards[rank]}, which has no utterance after filtering; "
+            f"equal_steps={batching.equal_steps!r} {consequence}: use fewer total_shards, or loosen the filters"
+        )
+
+
+def _describe_size(batching: Batching) -> str:
+    if batching.batch_bins is not None:
+        return f"batch_bins (now {batching.batch_bins})"
+    return f"batch_size (now {batching.batch_size})"
