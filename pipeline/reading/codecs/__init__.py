@@ -22,7 +22,7 @@ from typing import BinaryIO
 
 from uttershard.pipeline.errors import ConfigError
 
-from . import flac, wav
+from . import flac, mp3, ogg, wav
 from .base import AudioError, AudioInfo, Codec, DType, Samples, Scratch, as_bytes_view
 from .sniff import sniff, sniff_file
 
@@ -40,8 +40,10 @@ __all__ = [
     "probe",
 ]
 
-CODECS: Mapping[str, Codec] = MappingProxyType({codec.name: codec for codec in (wav.CODEC, flac.CODEC)})
-"""Every codec by name, in the order in which a file is held against them."""
+_ALL = (wav.CODEC, flac.CODEC, ogg.OPUS, ogg.VORBIS, mp3.CODEC)
+
+CODECS: Mapping[str, Codec] = MappingProxyType({codec.name: codec for codec in _ALL})
+"""Every codec by name, in the order in which a file is held against them; MP3, the least certain, is last."""
 
 EXTENSIONS: Mapping[str, str] = MappingProxyType({name: codec.extension for name, codec in CODECS.items()})
 """Ending of a codec's members in a tar, without the dot."""

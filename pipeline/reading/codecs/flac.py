@@ -43,7 +43,7 @@ _COUNTING_BLOCK = 65_536
 
 
 def _matches(head: memoryview) -> bool:
-    return head[:4] == b"fLaC"
+    return bytes(head[:4]) == b"fLaC"
 
 
 def _dtype(bits: int) -> DType:
@@ -151,8 +151,8 @@ def _fill_by_soundfile(data: memoryview, num_samples: int, channels: int, sample
             require_channels(stream.channels, channels)
             found = len(stream.read(num_samples, out=shaped(samples, channels)))
             more = len(stream.read(1, dtype=samples.dtype.name)) > 0
-    except soundfile.SoundFileError as error:
-        raise AudioError(f"damaged FLAC: {error}") from error
+    except soundfile.LibsndfileError as error:
+        raise AudioError(f"damaged FLAC: {error.error_string}") from error
     return found, more
 
 
@@ -174,7 +174,7 @@ def _count_by_soundfile(data: memoryview, channels: int) -> int:
             require_channels(stream.channels, channels)
             while found := len(stream.read(_COUNTING_BLOCK, dtype="int16")):
                 total += found
-    except soundfile.SoundFileError:
+    except soundfile.LibsndfileError:
         # libsndfile raises at the first damaged frame, where dr_flac leaves it out: what came before it counts.
         return total
     return total

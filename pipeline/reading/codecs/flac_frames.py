@@ -70,7 +70,7 @@ def parse_stream_info(head: memoryview) -> StreamInfo:
     """
     if len(head) < STREAMINFO_END:
         raise AudioError("truncated: the file ends within its FLAC header")
-    if head[:4] != b"fLaC" or head[4] & 0x7F or head[5:8] != b"\x00\x00\x22":
+    if bytes(head[:4]) != b"fLaC" or head[4] & 0x7F or bytes(head[5:8]) != b"\x00\x00\x22":
         raise AudioError("not audio: the FLAC header has no STREAMINFO block")
     packed = int.from_bytes(head[18:26], "big")  # rate 20 bits, channels - 1: 3, bits - 1: 5, samples: 36
     info = StreamInfo(

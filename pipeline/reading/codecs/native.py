@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-ffi: Any
-lib: Any
 try:
-    from miniaudio import ffi, lib
+    import miniaudio
 except ImportError:
-    ffi = lib = None
+    miniaudio = None
+
+ffi: Any = miniaudio and miniaudio.ffi
+lib: Any = miniaudio and miniaudio.lib
 
 
 def pointer(c_type: str, samples: NDArray[np.int16] | NDArray[np.float32]) -> Any:

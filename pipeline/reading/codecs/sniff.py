@@ -16,7 +16,7 @@ _ID3_FOOTER_FLAG = 0x10
 
 def _id3_bytes(head: memoryview) -> int:
     """Bytes of the ID3v2 tag that `head` starts with, 0 if there is none."""
-    if len(head) < _ID3_HEADER_BYTES or head[:3] != b"ID3":
+    if len(head) < _ID3_HEADER_BYTES or bytes(head[:3]) != b"ID3":
         return 0
     sizes = head[6:10]
     if any(byte & 0x80 for byte in sizes):

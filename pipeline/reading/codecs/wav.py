@@ -77,7 +77,7 @@ class _Layout:
 
 
 def _matches(head: memoryview) -> bool:
-    return head[:4] in (b"RIFF", b"RF64") and head[8:12] == b"WAVE"
+    return bytes(head[:4]) in (b"RIFF", b"RF64") and bytes(head[8:12]) == b"WAVE"
 
 
 def _parse_format(body: memoryview) -> _Format:

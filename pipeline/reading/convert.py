@@ -1,0 +1,97 @@
+"""Changes of sampling rate, channels and sample type; numpy and soxr, no torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import soxr
+from numpy.typing import NDArray
+from uttershard.pipeline.errors import ConfigError
+
+_INT16_SCALE = 32768.0
+_INT32_SCALE = 2147483648.0
+
+
+def to_float32(samples: NDArray[Any]) -> NDArray[np.float32]:
+    """Samples in [-1, 1) as soundfile scales them; float32 comes back as it is.
+
+    Args:
+        samples: int16, int32 or float32, of any shape.
+    """
+    if samples.dtype == np.float32:
+        return samples
+    if samples.dtype == np.int16:
+        return samples * np.float32(1 / _INT16_SCALE)
+    if samples.dtype == np.int32:
+        return samples.astype(np.float32) * np.float32(1 / _INT32_SCALE)
+    raise ConfigError(f"samples of type {samples.dtype} are not supported: give int16, int32 or float32")
+
+
+def to_int16(samples: NDArray[Any]) -> NDArray[np.int16]:
+    """Samples as int16: floats rounded to even, and clipped where they are out of range, never wrapped.
+
+    Args:
+        samples: int16, int32 or float32, of any shape; int16 comes back as it is.
+    """
+    if samples.dtype == np.int16:
+        return samples
+    scaled = np.rint(to_float32(samples) * np.float32(_INT16_SCALE))
+    clipped: NDArray[np.int16] = np.clip(scaled, -32768, 32767).astype(np.int16)
+    return clipped
+
+
+def resampled_length(num_samples: int, rate_in: int, rate_out: int) -> int:
+    """Samples after a change of rate: num_samples * rate_out / rate_in, half up, in exact integers."""
+    return (2 * num_samples * rate_out + rate_in) // (2 * rate_in)
+
+
+def resample(samples: NDArray[Any], rate_in: int, rate_out: int) -> NDArray[Any]:
+    """Samples at another rate, by soxr in its quality HQ.
+
+    Args:
+        samples: [n] or [n, channels]; int16 or float32, which the result is too (int16 clips, never wraps).
+        rate_in: Their rate in Hz.
+        rate_out: The rate wanted; the same rate gives `samples` back.
+
+    Returns:
+        `resampled_length(n, rate_in, rate_out)` samples.
+    """
+    if rate_in < 1 or rate_out < 1:
+        raise ConfigError(f"cannot resample from {rate_in} Hz to {rate_out} Hz: rates must be at least 1")
+    if rate_in == rate_out:
+        return samples
+    length = resampled_length(len(samples), rate_in, rate_out)
+    result: NDArray[Any] = soxr.resample(samples, rate_in, rate_out, quality="HQ")
+    # soxr's own length is off by one for some ratios; the sidecar's must not depend on its version.
+    if len(result) < length:
+        padding = [(0, length - len(result))] + [(0, 0)] * (samples.ndim - 1)
+        result = np.pad(result, padding)
+    return result[:length]
+
+
+def mix_channels(samples: NDArray[Any], channels: int) -> NDArray[Any]:
+    """Samples with another number of channels: many to one by their mean, one to many by copies.
+
+    Args:
+        samples: [n] or [n, channels]; int16 or float32, which the result is too (int16 means round half to even).
+        channels: The number wanted.
+
+    Returns:
+        [n] for one channel, else [n, channels].
+
+    Raises:
+        ConfigError: From several channels to several others, which has no one meaning.
+    """
+    have = 1 if samples.ndim == 1 else samples.shape[1]
+    if channels < 1:
+        raise ConfigError(f"channels={channels}: must be at least 1")
+    if have == channels:
+        return samples.reshape(-1) if channels == 1 else samples
+    if channels == 1:
+        mean: NDArray[Any] = samples.mean(axis=1, dtype=np.float64)
+        mean = np.rint(mean) if samples.dtype.kind == "i" else mean
+        return mean.astype(samples.dtype)
+    if have == 1:
+        return np.repeat(samples.reshape(-1, 1), channels, axis=1)
+    raise ConfigError(f"cannot make {channels} channels of {have}: only mixing to 1, or copying 1, is defined")
