@@ -19,12 +19,12 @@ require_python() {
         fail "$python has no venv module; install it (Debian, Ubuntu: apt-get install python3-venv)"
 }
 
-# install_package EXTRAS: make .venv hold this checkout with the given extras ("" or "[test]" ...).
-# A stamp for each set of extras remembers what was installed, so that a second run costs nothing. The root is part of it
+# install_package [EXTRA]: make .venv hold this checkout, with one of pyproject's extras if named.
+# A stamp for each extra remembers what was installed, so that a second run costs nothing. The root is part of it
 # because an editable install points into it: a checkout that was moved is installed again.
 install_package() {
-    local extras="$1" stamp wanted
-    stamp="$VENV/installed${extras//[^a-z]/-}"
+    local extra="${1:-}" stamp wanted
+    stamp="$VENV/installed${extra:+-$extra}"
     wanted="$(cksum <"$ROOT/pyproject.toml") $ROOT"
     if [[ -x "$VENV/bin/python" && -f "$stamp" && "$(<"$stamp")" == "$wanted" ]]; then
         return
@@ -35,8 +35,8 @@ install_package() {
         echo "making the virtual environment .venv"
         "${PYTHON:-python3}" -m venv --clear "$VENV"
     fi
-    echo "installing uttershard$extras into .venv (the first time this downloads PyTorch, several GB: minutes, without output)"
-    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --editable "$ROOT$extras" ||
+    echo "installing uttershard${extra:+[$extra]} into .venv (the first time this downloads PyTorch, several GB: minutes, without output)"
+    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --editable "$ROOT${extra:+[$extra]}" ||
         fail "the installation failed; pip's message is above. Run the script again to continue"
     printf '%s\n' "$wanted" >"$stamp"
 }
