@@ -273,7 +273,9 @@ def write_audio(folder: Path, speaker: Speaker, stem: str, samples: Samples, enc
     relative = f"audio/{speaker.folder}/{stem}.{encoding.extension}"
     path = folder / relative
     path.parent.mkdir(parents=True, exist_ok=True)
-    options = {} if encoding.compression is None else {"compression_level": encoding.compression}
+    options: dict[str, float | str] = {}
+    if encoding.compression is not None:
+        options["compression_level"] = encoding.compression
     if encoding is MP3:
         options["bitrate_mode"] = "VARIABLE"
     soundfile.write(path, samples, SAMPLE_RATE, format=encoding.container, subtype=encoding.subtype, **options)
