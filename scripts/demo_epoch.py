@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, stream, print; 0 only if the whole epoch came."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset", help="address of a packed dataset")
-    parser.add_argument("--batch-bins", type=int, default=4000, help="frames a batch may hold, padding included")
+    parser.add_argument("--batch-bins", type=int, default=3000, help="frames a batch may hold, padding included")
     parser.add_argument("--world-size", type=int, default=4)
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--epoch", type=int, default=0)
