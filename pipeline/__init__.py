@@ -1,0 +1,36 @@
+"""The reading side of uttershard: open a dataset, plan epochs, stream batches into training.
+
+Names are loaded on first use, so that the parts which need no torch (planning, the format) can be imported without it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .dataset.shardset import ShardSet as ShardSet
+    from .loader.shard_loader import ShardLoader as ShardLoader
+    from .planning.plan import EpochPlan as EpochPlan
+    from .planning.plan import plan_epoch as plan_epoch
+    from .planning.rotation import shard_index as shard_index
+    from .reading.batch import Batch as Batch
+
+_HOMES = {
+    "Batch": ".reading.batch",
+    "EpochPlan": ".planning.plan",
+    "ShardLoader": ".loader.shard_loader",
+    "ShardSet": ".dataset.shardset",
+    "plan_epoch": ".planning.plan",
+    "shard_index": ".planning.rotation",
+}
+
+__all__ = ["Batch", "EpochPlan", "ShardLoader", "ShardSet", "plan_epoch", "shard_index"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(_HOMES[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""From a plan to batches in the trainer's hands: threads or worker processes, devices, state, metrics."""

@@ -80,8 +80,10 @@ class Batch:
         return self._map_tensors(lambda tensor: tensor.pin_memory())
 
     def _map_tensors(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
-        tensors = {name: value for name, value in self.__dict__.items() if isinstance(value, torch.Tensor)}
-        return replace(self, **{name: change(value) for name, value in tensors.items()})
+        changed: dict[str, Any] = {
+            name: change(value) for name, value in self.__dict__.items() if isinstance(value, torch.Tensor)
+        }
+        return replace(self, **changed)
 
 
 def pad(packed: torch.Tensor, lengths: torch.Tensor, allocate: Allocate | None = None) -> torch.Tensor:

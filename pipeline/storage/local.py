@@ -31,9 +31,16 @@ class LocalTars:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_maps": {}}
 
+    def check_sizes(self) -> None:
+        """Look at the size of every tar, so that a cut or missing one is found before the first step."""
+        for shard in range(len(self._paths)):
+            self._check_size(shard)
+
     def will_need(self, spans: Spans) -> None:
         """Ask the kernel to read these spans ahead."""
-        for shard, offset, nbytes in zip(spans.shard.tolist(), spans.offset.tolist(), spans.nbytes.tolist(), strict=True):
+        for shard, offset, nbytes in zip(
+            spans.shard.tolist(), spans.offset.tolist(), spans.nbytes.tolist(), strict=True
+        ):
             begin = offset // mmap.PAGESIZE * mmap.PAGESIZE
             self._map(shard).madvise(mmap.MADV_WILLNEED, begin, offset + nbytes - begin)
 

@@ -1,0 +1,154 @@
+"""The plan of each epoch for one dataset and one set of settings, and the specs of its batches."""
+
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..dataset.shardset import ShardSet
+from ..errors import ConfigError
+from ..planning.corpus import Corpus, build_corpus
+from ..planning.plan import EpochPlan, plan_epoch
+from ..planning.settings import Batching, Filters, Sharding
+from ..reading.spans import INDEX_COLUMNS, BatchSpec, SpanIndex
+from ..reading.utterance import AudioForm
+from .metrics import StepSizes
+from .shared import SharedColumns
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """All that a plan depends on, besides the dataset and the epoch."""
+
+    sharding: Sharding
+    filters: Filters
+    batching: Batching
+    seed: int = 0
+    frame_shift: float = 0.01
+
+
+class Epochs:
+    """Plans epochs of a dataset; each plan is a function of the dataset, the settings and the epoch alone.
+
+    Args:
+        shards: The dataset.
+        settings: What else the plan depends on.
+        form: What audio is brought to.
+
+    Raises:
+        ConfigError: The audio has different sampling rates or channels and `form` does not say what to do.
+    """
+
+    def __init__(self, shards: ShardSet, settings: PlanSettings, form: AudioForm) -> None:
+        self._shards = shards
+        self._settings = settings
+        table = shards.index(_columns(shards, settings.filters))
+        self._corpus = build_corpus(
+            table,
+            rows_per_tar=shards.rows_per_shard,
+            total_shards=settings.sharding.total_shards,
+            filters=settings.filters,
+            frame_shift=settings.frame_shift,
+        )
+        self.index = SpanIndex.from_table(table, shards.rows_per_shard)
+        _check_form(self.index, self._corpus, form)
+        self._planned: EpochPlan | None = None
+        self._shared: tuple[SharedColumns[SpanIndex], SharedColumns[Corpus]] | None = None
+
+    def shared(self) -> "Epochs":
+        """Return a copy whose columns are in shared memory, to be sent to worker processes."""
+        copied = copy(self)
+        copied._shared = SharedColumns(self.index), SharedColumns(replace(self._corpus, keys=None))
+        copied._planned = None
+        return copied
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._shared is None:
+            raise TypeError("only a shared() copy of Epochs goes to another process: the index is not copied")
+        return {"_shards": self._shards, "_settings": self._settings, "_shared": self._shared}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _planned=None)
+        index, corpus = state["_shared"]
+        self.index, self._corpus = index.view(), corpus.view()
+
+    @property
+    def filtered(self) -> dict[str, int]:
+        """How many utterances are kept, and how many each rule removed."""
+        return dict(self._corpus.filtered)
+
+    def plan(self, epoch: int) -> EpochPlan:
+        """Return the plan of an epoch; the last one is kept."""
+        if self._planned is None or self._planned.epoch != epoch:
+            settings = self._settings
+            self._planned = plan_epoch(
+                self._corpus, settings.sharding, settings.batching, epoch=epoch, seed=settings.seed
+            )
+        return self._planned
+
+    def specs(self, plan: EpochPlan, steps: range) -> Iterator[BatchSpec]:
+        """Yield what a decoder needs for each of these steps."""
+        for step in steps:
+            yield self.index.spec(plan.batch(step), epoch=plan.epoch, step=step, filler=bool(plan.filler[step]))
+
+    def sizes(self, plan: EpochPlan) -> StepSizes:
+        """Return the frames of each batch of this rank."""
+        frames = np.add.reduceat(self._corpus.frames[plan.rows], plan.splits[:-1], dtype=np.int64)
+        return StepSizes(frames, plan.longest.astype(np.int64) * np.diff(plan.splits))
+
+    def largest_batch_samples(self, plan: EpochPlan, form: AudioForm) -> int:
+        """Return the samples (of all channels) of the largest batch of this rank."""
+        rows = plan.rows
+        samples = self.index.num_samples[rows].astype(np.int64)
+        if form.sample_rate is not None:
+            samples = -(-samples * form.sample_rate // self.index.sample_rate[rows])
+        samples *= form.channels or self.index.channels[rows]
+        return int(np.add.reduceat(samples, plan.splits[:-1]).max())
+
+    def describe(self) -> dict[str, Any]:
+        """Return all that a plan depends on as JSON values, equal if and only if the plans are."""
+        settings = self._settings
+        batching = {name: value for name, value in asdict(settings.batching).items() if value is not None}
+        filters = {name: value for name, value in settings.filters.describe().items() if value}
+        return {
+            "dataset": self._shards.digest,
+            "seed": settings.seed,
+            "world_size": settings.sharding.world_size,
+            "total_shards": settings.sharding.total_shards,
+            "frame_shift": settings.frame_shift,
+            "filters": filters,
+            **batching,
+        }
+
+
+def _columns(shards: ShardSet, filters: Filters) -> list[str]:
+    """Name the sidecar columns that planning and reading need; all if a ready expression may name any."""
+    if filters.columns is None:
+        return list(shards.columns)
+    return [name for name in shards.columns if name in INDEX_COLUMNS or name in filters.columns]
+
+
+def _check_form(index: SpanIndex, corpus: Corpus, form: AudioForm) -> None:
+    kept = corpus.kept
+    for name, wanted, column in (
+        ("sample_rate", form.sample_rate, index.sample_rate),
+        ("channels", form.channels, index.channels),
+    ):
+        values = np.unique(column[kept]).tolist()
+        if wanted is None and len(values) > 1:
+            raise ConfigError(
+                f"the audio has {name} {', '.join(map(str, values))}: say which one batches should have, e.g. "
+                f"{name}={values[0] if name == 'sample_rate' else 1}, or filter with where='{name} == {values[0]}'"
+            )
+        if (
+            name == "channels"
+            and wanted is not None
+            and any(value not in (1, wanted) for value in values)
+            and wanted != 1
+        ):
+            raise ConfigError(
+                f"channels={wanted}: the audio has {', '.join(map(str, values))} channels; only mono can be copied to "
+                "more channels, and only channels=1 mixes down"
+            )

@@ -1,0 +1,174 @@
+"""Decode batches in worker processes; samples come back in shared memory that is used again and again.
+
+    trainer --BatchSpec--> worker: decodes into slot n % slots of its slab --Parcel (no samples)--> trainer: copies out
+
+The slab needs no locks. torch's DataLoader gives a worker task n only when it has received the worker's result
+n - prefetch_factor, and hands that result out right after; the trainer's side copies it out of its slot before it asks
+for the next. So with prefetch_factor + 1 slots, slot n % slots has been emptied when the worker writes to it.
+"""
+
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
+
+from ..errors import ConfigError, UttershardError
+from ..reading.batch import Batch
+from ..reading.decoder import BatchDecoder
+from ..reading.spans import BatchSpec
+from .settings import Workers
+from .shared import share
+
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class _Parcel:
+    """A decoded batch without its samples: they are in a slot of the slab, or in `samples` if they do not fit there."""
+
+    fields: dict[str, Any]
+    lengths: NDArray[np.int64]
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    worker: int
+    slot: int
+    samples: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """An error in a worker, carried to the trainer as it is (torch would bury it in a traceback text)."""
+
+    error: Exception
+
+
+class WorkerPool:
+    """Worker processes for one loader.
+
+    Args:
+        decoder: Copied into each worker.
+        settings: How many, and how.
+        slot_bytes: Size of the largest batch in packed form; a larger one still arrives, the slow way.
+
+    Raises:
+        ConfigError: There is not enough shared memory for the slab.
+    """
+
+    def __init__(self, decoder: BatchDecoder, settings: Workers, slot_bytes: int) -> None:
+        self._settings = settings
+        self._feed = _Feed()
+        self._slab = _shared_slab(settings.num_workers, settings.prefetch_factor + 1, slot_bytes)
+        self._loader: DataLoader[_Parcel | _Failure] = DataLoader(
+            _SlabDataset(decoder, self._slab),
+            sampler=self._feed,
+            batch_size=None,
+            collate_fn=_identity,
+            num_workers=settings.num_workers,
+            prefetch_factor=settings.prefetch_factor,
+            persistent_workers=settings.persistent_workers,
+            multiprocessing_context=settings.multiprocessing_context,
+            timeout=settings.timeout,
+        )
+
+    def decode(self, specs: Iterable[BatchSpec]) -> Iterator[Batch]:
+        """Yield the batch of each spec, in order. Its packed samples are valid until the next one is asked for."""
+        self._feed.specs = specs
+        parcels = iter(self._loader)
+        while True:
+            try:
+                parcel = next(parcels)
+            except StopIteration:
+                return
+            except RuntimeError as error:
+                raise UttershardError(
+                    f"a worker process is gone or does not answer ({error}). Killed workers are most often out of "
+                    f"memory: try fewer than num_workers={self._settings.num_workers}, or a smaller prefetch_factor"
+                ) from error
+            if isinstance(parcel, _Failure):
+                raise parcel.error
+            yield self._unpack(parcel)
+
+    def _unpack(self, parcel: _Parcel) -> Batch:
+        packed = parcel.samples
+        if packed is None:
+            nbytes = int(np.prod(parcel.shape)) * parcel.dtype.itemsize
+            packed = self._slab[parcel.worker, parcel.slot, :nbytes].view(parcel.dtype).view(parcel.shape)
+        return Batch(**parcel.fields, audio_lengths=torch.from_numpy(parcel.lengths), packed=packed)
+
+
+class _Feed(Sampler[BatchSpec]):
+    """Gives the DataLoader the specs of the epoch that is being iterated."""
+
+    def __init__(self) -> None:
+        self.specs: Iterable[BatchSpec] = ()
+
+    def __iter__(self) -> Iterator[BatchSpec]:
+        return iter(self.specs)
+
+
+class _SlabDataset(Dataset["_Parcel | _Failure"]):
+    """Runs in a worker: decodes the batch of a spec into the next slot of the worker's slab."""
+
+    def __init__(self, decoder: BatchDecoder, slab: torch.Tensor) -> None:
+        self._decoder = decoder
+        self._slab = slab
+        self._tasks = 0
+
+    def __getitem__(self, spec: BatchSpec) -> "_Parcel | _Failure":
+        info = get_worker_info()
+        if info is None:
+            raise UttershardError("the slab dataset runs in DataLoader workers only")
+        slot, self._tasks = self._tasks % self._slab.shape[1], self._tasks + 1
+        room = self._slab[info.id, slot]
+
+        def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+            nbytes = int(np.prod(shape)) * dtype.itemsize
+            if nbytes > len(room):
+                return torch.empty(shape, dtype=dtype)
+            return room[:nbytes].view(dtype).view(shape)
+
+        try:
+            batch = self._decoder.packed(spec, allocate)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the trainer gets it
+            return _Failure(error)
+        return _parcel(batch, info.id, slot, room)
+
+
+def _parcel(batch: Batch, worker: int, slot: int, room: torch.Tensor) -> _Parcel:
+    packed = batch.packed
+    if packed is None:
+        raise UttershardError("a worker's batch must be packed")
+    inside = packed.untyped_storage().data_ptr() == room.untyped_storage().data_ptr()
+    return _Parcel(
+        fields={name: getattr(batch, name) for name in ("keys", "text", "meta", "epoch", "step", "filler")},
+        lengths=batch.audio_lengths.numpy(),
+        dtype=packed.dtype,
+        shape=tuple(packed.shape),
+        worker=worker,
+        slot=slot,
+        samples=None if inside else packed,
+    )
+
+
+def _shared_slab(workers: int, slots: int, slot_bytes: int) -> torch.Tensor:
+    slot_bytes = -(-slot_bytes // 64) * 64
+    needed = workers * slots * slot_bytes
+    if _SHARED_MEMORY.is_dir():
+        free = shutil.disk_usage(_SHARED_MEMORY).free
+        if needed > free:
+            raise ConfigError(
+                f"{workers} workers with {slots} batches of {slot_bytes / 1e6:.0f} MB each need {needed / 1e6:.0f} MB "
+                f"of shared memory, {_SHARED_MEMORY} has {free / 1e6:.0f} MB free: use threads (num_workers=0), fewer "
+                "workers, a smaller batch_bins, or give the container more (docker run --shm-size)"
+            )
+    return share(torch.empty((workers, slots, slot_bytes), dtype=torch.uint8))
+
+
+def _identity(parcel: Any) -> Any:
+    return parcel

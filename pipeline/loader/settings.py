@@ -1,0 +1,73 @@
+"""How batches are made and handed over; none of it changes what is in them."""
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from ..errors import ConfigError
+
+MAX_DEFAULT_THREADS = 8
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Where decoding runs. Names and meanings are those of torch's DataLoader, `threads` is ours.
+
+    Attributes:
+        num_workers: Decoder processes; 0 decodes in threads of the training process.
+        threads: Decoder threads with `num_workers=0`; None for the cores this rank may use, 8 at most. Decoders
+            release the GIL, so threads are the faster choice unless Python code runs on every utterance.
+        prefetch_factor: Batches that each worker or thread prepares ahead.
+        persistent_workers: Keep processes from epoch to epoch.
+        multiprocessing_context: "fork", "forkserver" or "spawn"; None for Python's default.
+        timeout: Seconds to wait for a batch before the loader gives up with an error; every wait has a limit.
+        pin_memory: Stage batches in pinned memory; None where the device is a GPU.
+    """
+
+    num_workers: int = 0
+    threads: int | None = None
+    prefetch_factor: int = 2
+    persistent_workers: bool = False
+    multiprocessing_context: str | None = None
+    timeout: float = 300.0
+    pin_memory: bool | None = None
+
+    def __post_init__(self) -> None:
+        _whole("num_workers", self.num_workers, 0)
+        _whole("prefetch_factor", self.prefetch_factor, 1)
+        if self.threads is not None:
+            _whole("threads", self.threads, 1)
+        if self.num_workers and self.threads is not None:
+            raise ConfigError(
+                f"num_workers={self.num_workers} and threads={self.threads}: decode in processes or threads, not both"
+            )
+        if not self.num_workers:
+            for name in ("persistent_workers", "multiprocessing_context"):
+                if getattr(self, name):
+                    raise ConfigError(f"{name}={getattr(self, name)!r} has no effect with num_workers=0: leave it out")
+        if self.multiprocessing_context not in (None, "fork", "forkserver", "spawn"):
+            raise ConfigError(
+                f"multiprocessing_context={self.multiprocessing_context!r}: choose fork, forkserver or spawn"
+            )
+        if not self.timeout > 0:
+            raise ConfigError(f"timeout={self.timeout!r}: must be above 0 seconds, since every wait has a limit")
+        if self.pin_memory and not torch.accelerator.is_available():
+            raise ConfigError("pin_memory=True needs a GPU, and torch finds none here: leave it out")
+
+    @property
+    def decode_threads(self) -> int:
+        """Threads that decode when there are no worker processes."""
+        if self.threads is not None:
+            return self.threads
+        ranks_here = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        return max(1, min(MAX_DEFAULT_THREADS, len(os.sched_getaffinity(0)) // ranks_here))
+
+    def pin(self, device: torch.device) -> bool:
+        """Whether batches for this device are staged in (or, for a CPU, handed over in) pinned memory."""
+        return device.type == "cuda" if self.pin_memory is None else self.pin_memory
+
+
+def _whole(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{name} must be a whole number of {least} or more, not {value!r}")

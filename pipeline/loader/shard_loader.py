@@ -1,0 +1,221 @@
+"""ShardLoader: the iterable that a trainer uses."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyarrow.compute as pc
+import torch
+
+from ..dataset.files import StorageOptions
+from ..dataset.shardset import ShardSet
+from ..planning.plan import EpochPlan
+from ..planning.settings import Batching, EqualSteps, Filters, Oversize, Sharding, parse_int, parse_seed
+from ..reading.batch import Batch
+from ..reading.buffers import BufferPool
+from ..reading.decoder import BatchDecoder
+from ..reading.spans import BatchSpec
+from ..reading.utterance import AudioForm
+from ..storage.local import LocalTars
+from .device import hand_over, pinned
+from .epochs import Epochs, PlanSettings
+from .metrics import Metrics
+from .position import Position
+from .processes import WorkerPool
+from .settings import Workers
+from .state import decode_state, encode_state
+from .stream import PlanDataset
+from .threads import decode_in_threads
+from .world import find_world
+
+_INT16_CODECS = frozenset({"wav", "flac"})
+"""Mostly decoded to int16; a batch that is not (24 bit) does not fit its slot and takes the slow way."""
+
+
+class ShardLoader:
+    """Streams the epochs of a dataset to one rank, as padded batches on its device.
+
+    Args:
+        dataset: Address of the dataset, or a ShardSet.
+        batch_bins: Frames a batch may hold, padding included (60,000 frames of 0.01 s are ten minutes).
+        batch_size: Utterances of a batch, instead of batch_bins.
+        max_batch_size: Most utterances of a batch, besides batch_bins.
+        quadratic: Frames at which attention costs as much as the rest of the model; see Batching.
+        longest_first: The heaviest batch is step 0, so that out-of-memory shows at once.
+        oversize: An utterance longer than batch_bins is an "error", is "drop"ped and counted, or is "alone".
+        equal_steps: How all ranks come to the same number of steps: "split", "drop", "pad", "off".
+        min_seconds: Shortest utterance kept.
+        max_seconds: Longest utterance kept.
+        where: Rules over sidecar columns, e.g. `'language == "de"'`; a string, a pyarrow expression, or several.
+        total_shards: Logical shards that the epochs rotate over, a multiple of the world size; None for the world
+            size: each epoch is the whole dataset then.
+        rank: This process; with world_size, else found (torch.distributed, RANK and WORLD_SIZE, 0 of 1).
+        world_size: Number of (data-parallel) processes.
+        seed: Of everything that is shuffled.
+        frame_shift: Seconds of a frame.
+        sample_rate: Hz to resample to; None requires that all audio has the same.
+        channels: 1 to mix down, more to copy mono; None requires that all audio has the same.
+        device: Where batches are handed over.
+        storage_options: Keyword arguments of the dataset's fsspec file system.
+        num_workers, threads, prefetch_factor, persistent_workers, multiprocessing_context, timeout, pin_memory:
+            Where decoding runs, see Workers; never changes the batches.
+
+    Raises:
+        ConfigError: A setting is unknown, out of range or in conflict with another, or the data needs one.
+        ShardingError: Ranks and shards do not fit together.
+        DataError: The dataset is missing, or a tar or sidecar is not what the manifest says.
+
+    Example:
+        >>> loader = ShardLoader("demo-shards/train", batch_bins=6000, seed=0)  # doctest: +SKIP
+        >>> for epoch in range(2):  # doctest: +SKIP
+        ...     loader.set_epoch(epoch)
+        ...     for batch in loader:
+        ...         print(batch.audio.shape, batch.keys[0])
+    """
+
+    def __init__(
+        self,
+        dataset: str | ShardSet,
+        *,
+        batch_bins: int | None = None,
+        batch_size: int | None = None,
+        max_batch_size: int | None = None,
+        quadratic: int | None = None,
+        longest_first: bool = False,
+        oversize: Oversize = "error",
+        equal_steps: EqualSteps = "split",
+        min_seconds: float | None = None,
+        max_seconds: float | None = None,
+        where: str | pc.Expression | list[str | pc.Expression] | None = None,
+        total_shards: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        seed: int = 0,
+        frame_shift: float = 0.01,
+        sample_rate: int | None = None,
+        channels: int | None = None,
+        device: str | torch.device = "cpu",
+        storage_options: StorageOptions | None = None,
+        num_workers: int = 0,
+        threads: int | None = None,
+        prefetch_factor: int = 2,
+        persistent_workers: bool = False,
+        multiprocessing_context: str | None = None,
+        timeout: float = 300.0,
+        pin_memory: bool | None = None,
+    ) -> None:
+        rank, world_size = find_world(rank, world_size)
+        self._settings = PlanSettings(
+            sharding=Sharding(rank, world_size, total_shards),
+            filters=Filters(min_seconds, max_seconds, where=() if where is None else where),
+            batching=Batching(
+                batch_bins=batch_bins,
+                batch_size=batch_size,
+                max_batch_size=max_batch_size,
+                quadratic=quadratic,
+                longest_first=longest_first,
+                oversize=oversize,
+                equal_steps=equal_steps,
+            ),
+            seed=parse_seed(seed),
+            frame_shift=frame_shift,
+        )
+        self._workers = Workers(
+            num_workers, threads, prefetch_factor, persistent_workers, multiprocessing_context, timeout, pin_memory
+        )
+        self._form = AudioForm(sample_rate, channels)
+        self._device = torch.device(device)
+        self._shards = dataset if isinstance(dataset, ShardSet) else ShardSet.open(dataset, storage_options)
+        self._epochs = Epochs(self._shards, self._settings, self._form)
+        tars = [self._shards.tar_address(index) for index in range(len(self._shards.manifest.shards))]
+        self._storage = LocalTars(self._shards)
+        self._storage.check_sizes()
+        self._decoder = BatchDecoder(self._storage, tars, self._form)
+        self._pool = BufferPool()
+        self._processes: WorkerPool | None = None
+        self._metrics = Metrics(frame_shift, batch_bins)
+        self._position = Position()
+
+    def __len__(self) -> int:
+        """Return the number of steps of the coming (or running) epoch."""
+        return self.plan.steps
+
+    @property
+    def plan(self) -> EpochPlan:
+        """The plan of the coming (or running) epoch."""
+        return self._epochs.plan(self._position.epoch)
+
+    @property
+    def epoch(self) -> int:
+        """The coming (or running) epoch."""
+        return self._position.epoch
+
+    @property
+    def filtered(self) -> dict[str, int]:
+        """How many utterances are kept, and how many each filter removed."""
+        return self._epochs.filtered
+
+    @property
+    def dataset(self) -> PlanDataset:
+        """The batches for a DataLoader of your own: `DataLoader(loader.dataset, batch_size=None, num_workers=4)`."""
+        return PlanDataset(self._epochs, self._decoder, self._position.epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch comes next. A position that `load_state_dict` brought is kept if it stands in that epoch."""
+        self._position.set_epoch(parse_int("epoch", epoch, 0))
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Start the coming epoch: at its first step, or where a loaded state stands."""
+        start = self._position.begin()
+        plan = self.plan
+        specs = self._announce(self._epochs.specs(plan, range(start, plan.steps)))
+        batches = self._metrics.watch(self._decode(plan, specs), self._epochs.sizes(plan))
+        return self._position.follow(batches, plan.steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the trainer has consumed, as JSON values under 1 KB, the same on every rank."""
+        return encode_state(self._epochs.describe(), self._position.epoch, self._position.step)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on at the batch after the last one consumed when `state` was saved.
+
+        Raises:
+            ConfigError: It was saved with another dataset or other settings; the message names them.
+        """
+        self._position.load(*decode_state(state, self._epochs.describe()))
+
+    def metrics(self) -> dict[str, Any]:
+        """Return counts since the loader was made: steps, utterances, hours, padding, fill, wait_seconds, …"""
+        return self._metrics.summary()
+
+    def _announce(self, specs: Iterator[BatchSpec]) -> Iterator[BatchSpec]:
+        """Tell the storage what will be read, when a spec is handed to whoever decodes it."""
+        for spec in specs:
+            self._storage.will_need(spec.spans)
+            yield spec
+
+    def _decode(self, plan: EpochPlan, specs: Iterator[BatchSpec]) -> Iterator[Batch]:
+        pin = self._workers.pin(self._device)
+        if self._workers.num_workers:
+            if self._processes is None:
+                self._processes = WorkerPool(self._decoder, self._workers, self._slot_bytes(plan))
+            batches = self._processes.decode(specs)
+        else:
+            threads = self._workers.decode_threads
+            batches = decode_in_threads(
+                specs,
+                self._decode_here(pin),
+                threads=threads,
+                ahead=threads * self._workers.prefetch_factor,
+                timeout=self._workers.timeout,
+            )
+        return hand_over(batches, self._device, pinned if pin else self._pool.empty, pin=pin)
+
+    def _decode_here(self, pin: bool) -> Callable[[BatchSpec], Batch]:
+        allocate = pinned if pin else self._pool.empty
+        if self._device.type == "cpu":
+            return lambda spec: self._decoder.padded(spec, allocate)
+        return lambda spec: self._decoder.packed(spec, allocate)
+
+    def _slot_bytes(self, plan: EpochPlan) -> int:
+        all_int16 = self._form == AudioForm() and _INT16_CODECS.issuperset(self._epochs.index.codec_names)
+        return self._epochs.largest_batch_samples(plan, self._form) * (2 if all_int16 else 4)
