@@ -1,13 +1,20 @@
 """Cutting the length order into batches, greedily at a budget (G4), or into exactly so many (G5).
 
-A batch that starts at position s is charged for the longest utterance at or after s. These bounds never rise along
-the order, so that no batch exceeds the budget, and a larger budget never reaches less far: what the bisection
-in `cut_exactly` stands on.
+A batch that starts at position s is charged for the longest utterance at or after s. These charges never rise along
+the order, so that no batch exceeds the budget, and a larger budget never reaches less far: what the bisection in
+`cut_exactly` stands on. They fall in few steps, one or a few for each length bucket, and are kept as a staircase:
+
+    charge   ______
+                   |_____
+                         |_________________        all batches that start on one stair have one size,
+             0     ends[0] ends[1]    ends[-1]     so that a cut costs one round a stair, not one a batch
 """
 
 from __future__ import annotations
 
 import bisect
+import operator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,91 +23,113 @@ from ..errors import UttershardError
 from .settings import Batching
 
 
-def count_batches(lengths: NDArray[np.int32], batching: Batching) -> int:
-    """Return how many batches the utterances make at the full budget; the fewest there can be in this order.
+@dataclass(frozen=True)
+class Staircase:
+    """What utterances in length order are charged with: stair i costs `costs[i]` each, up to position `ends[i]`."""
+
+    costs: list[int]
+    ends: list[int]
+
+    @property
+    def utterances(self) -> int:
+        """Number of utterances."""
+        return self.ends[-1] if self.ends else 0
+
+
+def charge_lengths(lengths: NDArray[np.int32], batching: Batching) -> Staircase:
+    """Return the charges of utterances.
 
     Args:
         lengths: int32[n], in length order.
-        batching: the budget.
+        batching: the rule of cost.
     """
-    if batching.batch_size is not None:
-        return -(-lengths.size // batching.batch_size)
-    assert batching.batch_bins is not None
-    return len(_cut(_bounds(lengths, batching), batching.batch_bins, 0, _most(lengths, batching), lengths.size))
+    if not lengths.size:
+        return Staircase([], [])
+    longest = np.empty_like(lengths)
+    np.maximum.accumulate(lengths[::-1], out=longest[::-1])
+    lasts = np.flatnonzero(longest[1:] != longest[:-1])
+    ends = np.append(lasts + 1, lengths.size)
+    return Staircase(batching.costs_of(longest[ends - 1]).tolist(), ends.tolist())
 
 
-def cut_exactly(lengths: NDArray[np.int32], batching: Batching, batches: int) -> NDArray[np.int64]:
+def count_batches(stairs: Staircase, batching: Batching) -> int:
+    """Return how many batches the utterances make at the full budget; the fewest there can be in this order."""
+    if batching.batch_bins is None:
+        return -(-stairs.utterances // (batching.batch_size or 1))
+    most = batching.max_batch_size or stairs.utterances
+    return sum(count for _, count in _cut(stairs, batching.batch_bins, 0, most, stairs.utterances))
+
+
+def cut_exactly(stairs: Staircase, batching: Batching, batches: int) -> NDArray[np.int64]:
     """Return the bounds of exactly so many batches, alike in fill.
 
     Args:
-        lengths: int32[n], in length order.
+        stairs: charges of n utterances.
         batching: the budget that no batch exceeds.
-        batches: from `count_batches` of these lengths up to n.
+        batches: from `count_batches` up to n.
 
     Returns:
         int64[batches + 1]: batch i holds positions `bounds[i]` up to `bounds[i + 1]`, at least one.
     """
-    size = lengths.size
-    if batching.batch_size is not None:
-        if batches == count_batches(lengths, batching):
-            # Plain batches and a rest: what whoever asks for a fixed size expects.
-            return np.minimum(np.arange(batches + 1, dtype=np.int64) * batching.batch_size, size)
-        return np.arange(batches + 1, dtype=np.int64) * size // max(batches, 1)
+    size = stairs.utterances
     if batches == size:
-        return np.arange(size + 1, dtype=np.int64)
-    ends = _cut_finer(lengths, batching, batches)
-    if len(ends) != batches or ends[-1] != size:
+        return np.arange(size + 1)
+    if batching.batch_bins is None:
+        if batches == count_batches(stairs, batching):
+            # Plain batches and a rest: what whoever asks for a fixed size expects.
+            return np.minimum(np.arange(batches + 1) * (batching.batch_size or 1), size)
+        return np.arange(batches + 1) * size // batches
+    most = batching.max_batch_size or size
+    runs = np.array(_cut_finer(stairs, batching.batch_bins, most, batches), np.int64)
+    bounds = np.zeros(int(runs[:, 1].sum()) + 1, np.int64)
+    np.cumsum(np.repeat(runs[:, 0], runs[:, 1]), out=bounds[1:])
+    if bounds.size != batches + 1 or not bounds[-2] < size <= bounds[-1]:
         raise UttershardError(
-            f"internal error: {size} utterances cut into {len(ends)} batches up to {ends[-1:]} instead of {batches} "
-            f"under {batching}: please report these settings"
+            f"internal error: {size} utterances cut into {bounds.size - 1} batches up to {bounds[-1]} instead of "
+            f"{batches} under {batching}: please report these settings"
         )
-    return np.concatenate(([0], np.array(ends, np.int64)))
+    bounds[-1] = size
+    return bounds
 
 
-def _cut_finer(lengths: NDArray[np.int32], batching: Batching, batches: int) -> list[int]:
-    """Return the ends of the batches at the smallest budget that needs no more than `batches` of them.
+def _cut_finer(stairs: Staircase, batch_bins: int, most: int, batches: int) -> list[tuple[int, int]]:
+    """Return the cut at the smallest budget that needs no more than `batches`, brought to exactly so many.
 
     That budget may need fewer, and one less needs more. Giving one more of the first batches the smaller budget adds
     at most one batch: from any later start, one batch reaches at least as far as the replaced one did. So the most
     such batches that still do with `batches` need exactly so many, and leave the last one nearly full.
     """
-    assert batching.batch_bins is not None
-    bounds, most, size = _bounds(lengths, batching), _most(lengths, batching), lengths.size
 
     def fits(budget: int, finer: int) -> bool:
-        return _cut(bounds, budget, finer, most, batches)[-1] == size
+        runs = _cut(stairs, budget, finer, most, batches)
+        return sum(size * count for size, count in runs) >= stairs.utterances
 
-    budget = 1 + bisect.bisect_left(range(1, batching.batch_bins), True, key=lambda b: fits(b, 0))
+    # No batch is charged more than its budget, so that batches * budget covers all charges: most budgets need no try.
+    # Not so below the longest utterance, which is let through alone.
+    charged = sum(map(operator.mul, stairs.costs, map(operator.sub, stairs.ends, [0, *stairs.ends])))
+    least = -(-charged // batches)
+    if least <= stairs.costs[0]:
+        least = 1
+    budget = least + bisect.bisect_left(range(least, batch_bins), True, key=lambda b: fits(b, 0))
     finer = bisect.bisect_left(range(1, batches), True, key=lambda j: not fits(budget, j))
-    return _cut(bounds, budget, finer, most, batches)
+    return _cut(stairs, budget, finer, most, batches)
 
 
-def _cut(bounds: memoryview, budget: int, finer: int, most: int, batches: int) -> list[int]:
-    """Return the ends of greedy batches, at most so many: the first `finer` at `budget - 1`, the rest at `budget`.
+def _cut(stairs: Staircase, budget: int, finer: int, most: int, batches: int) -> list[tuple[int, int]]:
+    """Return a greedy cut of at most so many batches: the first `finer` at `budget - 1`, the others at `budget`.
 
-    The one Python loop of planning that grows with the data: over batches, at about 0.1 us each.
+    It comes as runs of (utterances of a batch, number of such batches); the very last batch may be over the end.
     """
-    ends: list[int] = []
-    size = len(bounds)
-    position = 0
-    for allowance, rounds in ((budget - 1, finer), (budget, batches - finer)):
-        for _ in range(rounds):
-            if position >= size:
-                break
-            count = allowance // bounds[position] or 1
-            position += count if count < most else most
-            ends.append(position)
-    if position > size:
-        ends[-1] = size
-    return ends
-
-
-def _bounds(lengths: NDArray[np.int32], batching: Batching) -> memoryview:
-    """Return, for each start of a batch, what its longest utterance may cost."""
-    bounds = np.empty_like(lengths)
-    np.maximum.accumulate(lengths[::-1], out=bounds[::-1])
-    return memoryview(batching.costs_of(bounds))
-
-
-def _most(lengths: NDArray[np.int32], batching: Batching) -> int:
-    return batching.max_batch_size or max(lengths.size, 1)
+    costs, ends, size = stairs.costs, stairs.ends, stairs.utterances
+    runs: list[tuple[int, int]] = []
+    position = stair = 0
+    for allowance, left in ((budget - 1, finer), (budget, batches - finer)):
+        while left and position < size:
+            stair = bisect.bisect_right(ends, position, stair)
+            utterances = min(allowance // costs[stair] or 1, most)
+            # As many batches as start on this stair; the last of them may end on a lower one.
+            count = min(-((position - ends[stair]) // utterances), left)
+            runs.append((utterances, count))
+            position += utterances * count
+            left -= count
+    return runs

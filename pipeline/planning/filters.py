@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -17,6 +18,7 @@ from .where import Where
 _ROWS_AT_A_TIME = 1 << 17
 _INT64_MAX = (1 << 63) - 1
 _DERIVED = ("seconds", "frames")
+_OTHER_COUNTS = ("kept", "too_short", "too_long", "over_budget")
 
 
 def apply_filters(
@@ -37,7 +39,7 @@ def apply_filters(
         ConfigError: a rule names a column that is not there, or does not fit the types of its columns.
     """
     _check_columns(columns, filters)
-    counts = {"kept": 0, "too_short": 0, "too_long": 0} | {rule.text: 0 for rule in filters.where}
+    counts = {"kept": 0, "too_short": 0, "too_long": 0} | {_reason(rule): 0 for rule in filters.where}
     kept = np.ones(columns.num_rows, np.bool_)
     first = 0
     for batch in _needed(columns, filters).to_batches(max_chunksize=_ROWS_AT_A_TIME):
@@ -48,17 +50,19 @@ def apply_filters(
     return kept, counts
 
 
+def _reason(rule: Where) -> str:
+    """Return the name under which a rule counts: its text, unless a column of that name makes it a count of ours."""
+    return f"where {rule.text}" if rule.text in _OTHER_COUNTS else rule.text
+
+
 def _check_columns(columns: pa.Table, filters: Filters) -> None:
     for rule in filters.where:
         for name in sorted(rule.columns or ()):
             if name not in columns.column_names and name not in _DERIVED:
                 raise ConfigError(
-                    f"where={rule.text!r}: there is no column {name!r}; there are {_list_columns(columns)}"
+                    f"where={rule.text!r}: there is no column {name!r}; there are "
+                    f"{', '.join(columns.column_names)}, and the derived {' and '.join(_DERIVED)}"
                 )
-
-
-def _list_columns(columns: pa.Table) -> str:
-    return f"{', '.join(columns.column_names)}, and the derived {' and '.join(_DERIVED)}"
 
 
 def _needed(columns: pa.Table, filters: Filters) -> pa.Table:
@@ -85,16 +89,14 @@ def _apply_to_batch(
         masks.append(("too_long", samples <= _samples_in(filters.max_seconds, rates, math.floor)))
     if filters.where:
         table = _with_derived(batch, frames, samples / rates)
-        masks.extend((rule.text, _evaluate(rule, table)) for rule in filters.where)
+        masks.extend((_reason(rule), _evaluate(rule, table)) for rule in filters.where)
     for reason, passed in masks:
         before = int(np.count_nonzero(kept))
         kept &= passed
         counts[reason] += before - int(np.count_nonzero(kept))
 
 
-def _samples_in(
-    seconds: Fraction, rates: NDArray[np.int32], rounding: type[math.floor] | type[math.ceil]
-) -> NDArray[np.int64]:
+def _samples_in(seconds: Fraction, rates: NDArray[np.int32], rounding: Callable[[Fraction], int]) -> NDArray[np.int64]:
     """Return the limit of each utterance in samples, in exact integers: 30 s at 16 kHz is 480,000, not a float."""
     distinct, inverse = np.unique(rates, return_inverse=True)
     limits = [min(rounding(seconds * int(rate)), _INT64_MAX) for rate in distinct]
@@ -120,9 +122,9 @@ def _evaluate(rule: Where, table: pa.Table) -> NDArray[np.bool_]:
         # Threads would hand the rows back in any order.
         passed = plan.to_table(use_threads=False)["passed"]
     except (pa.ArrowException, KeyError, TypeError) as cause:
-        raise ConfigError(
-            f"where={rule.text!r} does not fit the columns: {cause}; there are {_list_columns(table)}"
-        ) from cause
+        types = ", ".join(f"{name} ({table[name].type})" for name in table.column_names)
+        reason = str(cause).splitlines()[0]
+        raise ConfigError(f"where={rule.text!r} does not fit the columns: {reason}; there are {types}") from cause
     if not pa.types.is_boolean(passed.type):
         raise ConfigError(
             f"where={rule.text!r} gives {passed.type} values, not true or false: compare it with something"

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ShardingError
-from .cut import count_batches, cut_exactly
+from .cut import Staircase, charge_lengths, count_batches, cut_exactly
 from .hashing import Stream, hash_ordinals, stream_key
 from .settings import Batching
 
@@ -69,34 +69,35 @@ def cut_equally(
     Raises:
         ShardingError: a rank has too few utterances for the policy.
     """
-    counts = [count_batches(of_rank, batching) for of_rank in lengths]
+    stairs = [charge_lengths(of_rank, batching) for of_rank in lengths]
+    counts = [count_batches(of_rank, batching) for of_rank in stairs]
     match batching.equal_steps:
         case "split":
             steps = max(counts)
-            _check_split(lengths, logical_shards, steps, batching)
-            return [_whole(cut_exactly(of_rank, batching, steps)) for of_rank in lengths]
+            _check_split(stairs, logical_shards, steps, batching)
+            return [_whole(cut_exactly(of_rank, batching, steps)) for of_rank in stairs]
         case "off":
-            return [_whole(cut_exactly(*pair)) for pair in _own(lengths, batching, counts)]
+            return [_whole(cut_exactly(*pair)) for pair in _own(stairs, batching, counts)]
         case "drop":
             steps = min(counts)
             _check_empty(counts, logical_shards, batching, "would leave no steps")
             return [
                 _drop(cut_exactly(*pair), steps, stream_key(Stream.DROPPED_BATCHES, seed, epoch, rank))
-                for rank, pair in enumerate(_own(lengths, batching, counts))
+                for rank, pair in enumerate(_own(stairs, batching, counts))
             ]
         case "pad":
             steps = max(counts)
             _check_empty(counts, logical_shards, batching, "has no batch to repeat")
             return [
                 _pad(cut_exactly(*pair), steps, stream_key(Stream.FILLER_BATCHES, seed, epoch, rank))
-                for rank, pair in enumerate(_own(lengths, batching, counts))
+                for rank, pair in enumerate(_own(stairs, batching, counts))
             ]
 
 
 def _own(
-    lengths: Sequence[NDArray[np.int32]], batching: Batching, counts: Sequence[int]
-) -> list[tuple[NDArray[np.int32], Batching, int]]:
-    return [(of_rank, batching, count) for of_rank, count in zip(lengths, counts, strict=True)]
+    stairs: Sequence[Staircase], batching: Batching, counts: Sequence[int]
+) -> list[tuple[Staircase, Batching, int]]:
+    return [(of_rank, batching, count) for of_rank, count in zip(stairs, counts, strict=True)]
 
 
 def _whole(bounds: NDArray[np.int64]) -> Cut:
@@ -129,10 +130,8 @@ def _draw(batches: int, chosen: int, key: int) -> NDArray[np.int64]:
     return np.argsort(hashes, kind="stable")[:chosen]
 
 
-def _check_split(
-    lengths: Sequence[NDArray[np.int32]], logical_shards: Sequence[int], steps: int, batching: Batching
-) -> None:
-    sizes = [of_rank.size for of_rank in lengths]
+def _check_split(stairs: Sequence[Staircase], logical_shards: Sequence[int], steps: int, batching: Batching) -> None:
+    sizes = [of_rank.utterances for of_rank in stairs]
     rank = int(np.argmin(sizes))
     if sizes[rank] < steps:
         raise ShardingError(

@@ -33,8 +33,9 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    # Arrow divides integers to an integer; a person who writes seconds / chars does not mean that.
-    ast.Div: lambda left, right: left.cast(pa.float64()) / right.cast(pa.float64()),
+    # Arrow divides integers to an integer, and its operator fails on a zero: neither is what text_chars / seconds
+    # means.
+    ast.Div: lambda left, right: pc.divide(left.cast(pa.float64()), right.cast(pa.float64())),
 }
 
 
@@ -80,9 +81,9 @@ def parse_where(rule: str | pc.Expression | Where) -> Where:
         names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
         return Where(text, names, _build(tree))
     except SyntaxError as cause:
-        raise ConfigError(f"where={text!r} does not parse at column {cause.offset}: {cause.msg}") from cause
+        raise ConfigError(f"where={text!r} does not parse: {cause.msg}") from cause
     except _NotAllowedError as cause:
-        place = ast.get_source_segment(text, cause.node) or text  # type: ignore[arg-type]
+        place = ast.get_source_segment(text, cause.node) or text
         raise ConfigError(f"where={text!r}: {place!r} is not allowed: {cause}") from cause
     except (pa.ArrowException, OverflowError, ValueError, RecursionError, MemoryError) as cause:
         raise ConfigError(f"where={text!r} is no usable rule: {cause}") from cause
