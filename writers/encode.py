@@ -11,7 +11,7 @@ import soundfile
 from numpy.typing import NDArray
 from uttershard.pipeline.errors import ConfigError
 from uttershard.pipeline.reading.codecs.ogg_pages import with_serial
-from uttershard.pipeline.reading.convert import mix_channels, resample, to_float32, to_int16
+from uttershard.pipeline.reading.convert import mix_channels, resample, to_float32, to_int16, to_integers
 
 from .settings import OPUS_RATES
 
@@ -47,6 +47,7 @@ def encode(samples: NDArray[Any], sample_rate: int, codec: str, *, subtype: str 
 
     Raises:
         ConfigError: The codec, subtype, rate, type or shape is not one of those.
+        DataError: Floats that should become integers are not numbers.
 
     Example:
         >>> from uttershard.pipeline.reading.codecs import measure
@@ -80,11 +81,6 @@ def _fitted(samples: NDArray[Any], subtype: str) -> NDArray[Any]:
     if subtype == "PCM_16":
         return to_int16(samples)
     if subtype == "PCM_24":
-        return samples if samples.dtype.kind == "i" else _to_int24(samples)
+        # libsndfile takes the upper 24 bits of 32.
+        return samples if samples.dtype.kind == "i" else to_integers(samples, 24) << 8
     return np.clip(to_float32(samples), -1.0, 1.0) if subtype == "OPUS" else to_float32(samples)
-
-
-def _to_int24(samples: NDArray[np.float32]) -> NDArray[np.int32]:
-    """Floats as 24-bit integers at the top of 32 bits, where libsndfile looks for them."""
-    scaled = np.clip(np.rint(samples.astype(np.float64) * 2**23), -(2**23), 2**23 - 1)
-    return scaled.astype(np.int32) << 8

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import soxr
 from numpy.typing import NDArray
-from uttershard.pipeline.errors import ConfigError
+from uttershard.pipeline.errors import ConfigError, DataError
 
 _INT16_SCALE = 32768.0
 _INT32_SCALE = 2147483648.0
@@ -28,17 +28,29 @@ def to_float32(samples: NDArray[Any]) -> NDArray[np.float32]:
     raise ConfigError(f"samples of type {samples.dtype} are not supported: give int16, int32 or float32")
 
 
+def to_integers(samples: NDArray[np.float32], bits: int) -> NDArray[np.int32]:
+    """Floats in [-1, 1) as integers of that many bits: rounded half to even, and clipped, never wrapped.
+
+    Raises:
+        DataError: Some are not a number, for which there is no integer.
+    """
+    full_scale = 2 ** (bits - 1)
+    scaled = np.rint(samples.astype(np.float64) * full_scale)
+    if np.isnan(scaled).any():
+        raise DataError("the samples hold NaN (not a number), which cannot become integers")
+    clipped: NDArray[np.int32] = np.clip(scaled, -full_scale, full_scale - 1).astype(np.int32)
+    return clipped
+
+
 def to_int16(samples: NDArray[Any]) -> NDArray[np.int16]:
-    """Samples as int16: floats rounded to even, and clipped where they are out of range, never wrapped.
+    """Samples as int16, by `to_integers`; int16 comes back as it is.
 
     Args:
-        samples: int16, int32 or float32, of any shape; int16 comes back as it is.
+        samples: int16, int32 or float32, of any shape.
     """
     if samples.dtype == np.int16:
         return samples
-    scaled = np.rint(to_float32(samples) * np.float32(_INT16_SCALE))
-    clipped: NDArray[np.int16] = np.clip(scaled, -32768, 32767).astype(np.int16)
-    return clipped
+    return to_integers(to_float32(samples), 16).astype(np.int16)
 
 
 def resampled_length(num_samples: int, rate_in: int, rate_out: int) -> int:
@@ -62,6 +74,9 @@ def resample(samples: NDArray[Any], rate_in: int, rate_out: int) -> NDArray[Any]
     if rate_in == rate_out:
         return samples
     length = resampled_length(len(samples), rate_in, rate_out)
+    if samples.dtype == np.int16:
+        # In floats, since soxr adds noise (dither) to integers.
+        return to_int16(resample(to_float32(samples), rate_in, rate_out))
     result: NDArray[Any] = soxr.resample(samples, rate_in, rate_out, quality="HQ")
     # soxr's own length is off by one for some ratios; the sidecar's must not depend on its version.
     if len(result) < length:

@@ -32,10 +32,12 @@ from .base import (
 )
 from .flac_frames import (
     STREAMINFO_END,
+    FrameHeader,
     StreamInfo,
     frame_headers_backwards,
     parse_stream_info,
     single_frame_file,
+    with_total,
 )
 from .sniff import id3_end, id3_end_of_file
 
@@ -61,21 +63,25 @@ def _measure(data: memoryview) -> AudioInfo:
     head, tail = data[:STREAMINFO_END], data[STREAMINFO_END:][-stream.tail_bytes :]
     if stream.num_samples and _ends_with(tail, stream.num_samples, head, stream):
         return _info(stream, stream.num_samples)
-    found = _count(data, stream.channels)
+    found = _count(data, stream)
     if stream.num_samples and found != stream.num_samples:
         raise truncated(stream.num_samples, found)
-    if any(frame.first_sample == found for frame in frame_headers_backwards(tail, stream)):
+    # A frame that starts where the samples end, or soon after it, is one that did not decode.
+    missing = range(found, found + 2 * stream.largest_block)
+    if any(frame.first_sample in missing for frame in frame_headers_backwards(tail, stream)):
         raise AudioError(f"truncated: the last frame is damaged, {found} samples come before it")
     return _info(stream, found)
 
 
 def _ends_with(tail: memoryview, num_samples: int, head: memoryview, stream: StreamInfo) -> bool:
     """Whether `tail` holds, whole, the frame that ends at sample `num_samples`."""
-    for frame in frame_headers_backwards(tail, stream):
-        if frame.first_sample + frame.block_size == num_samples:
-            alone = memoryview(single_frame_file(head, frame.block_size, tail[frame.offset :]))
-            return _count(alone, stream.channels) == frame.block_size
-    return False
+    ending = (frame for frame in frame_headers_backwards(tail, stream) if frame.end_sample == num_samples)
+    return any(_is_whole(frame, head, tail, stream) for frame in ending)
+
+
+def _is_whole(frame: FrameHeader, head: memoryview, data: memoryview, stream: StreamInfo) -> bool:
+    alone = memoryview(single_frame_file(head, frame.block_size, data[frame.offset :]))
+    return _decodable(alone, stream.channels) == frame.block_size
 
 
 def _probe(file: BinaryIO) -> AudioInfo:
@@ -112,8 +118,19 @@ def _decode(data: memoryview, num_samples: int, channels: int, scratch: Scratch)
     return shaped(samples, channels)
 
 
-def _count(data: memoryview, channels: int) -> int:
-    """Samples of each channel that decode, by decoding them."""
+def _count(data: memoryview, stream: StreamInfo) -> int:
+    """Samples of each channel that a file holds, whatever its header says."""
+    found = _decodable(data, stream.channels)
+    if found or native.lib is not None:
+        return found
+    # libsndfile gives nothing of a file that it finds cut: the frames tell how far it goes.
+    for last in frame_headers_backwards(data, stream):
+        return last.end_sample if _is_whole(last, data[:STREAMINFO_END], data, stream) else last.first_sample
+    return 0
+
+
+def _decodable(data: memoryview, channels: int) -> int:
+    """Samples of each channel that come of decoding; 0 if soundfile is at work and fails."""
     count = _count_by_soundfile if native.lib is None else _count_by_miniaudio
     return count(data, channels)
 
@@ -147,13 +164,22 @@ def _fill_by_miniaudio(data: memoryview, num_samples: int, channels: int, sample
 def _fill_by_soundfile(data: memoryview, num_samples: int, channels: int, samples: NDArray[Any]) -> tuple[int, bool]:
     """As `_fill_by_miniaudio`."""
     try:
-        with soundfile.SoundFile(io.BytesIO(data)) as stream:
+        with _soundfile_stream(data) as stream:
             require_channels(stream.channels, channels)
             found = len(stream.read(num_samples, out=shaped(samples, channels)))
             more = len(stream.read(1, dtype=samples.dtype.name)) > 0
     except soundfile.LibsndfileError as error:
-        raise AudioError(f"damaged FLAC: {error.error_string}") from error
+        raise AudioError(f"damaged FLAC: {error.error_string or 'a frame does not decode'}") from error
     return found, more
+
+
+def _soundfile_stream(data: memoryview) -> Any:
+    stream = parse_stream_info(data)
+    if not stream.num_samples:
+        # libsndfile reads a stream of unknown length, but fails at its end: so it is told where the last frame ends.
+        last = next(frame_headers_backwards(data, stream), None)
+        return soundfile.SoundFile(io.BytesIO(with_total(data, last.end_sample if last else 0)))
+    return soundfile.SoundFile(io.BytesIO(data))
 
 
 def _count_by_miniaudio(data: memoryview, channels: int) -> int:
@@ -170,13 +196,12 @@ def _count_by_miniaudio(data: memoryview, channels: int) -> int:
 def _count_by_soundfile(data: memoryview, channels: int) -> int:
     total = 0
     try:
-        with soundfile.SoundFile(io.BytesIO(data)) as stream:
+        with _soundfile_stream(data) as stream:
             require_channels(stream.channels, channels)
             while found := len(stream.read(_COUNTING_BLOCK, dtype="int16")):
                 total += found
     except soundfile.LibsndfileError:
-        # libsndfile raises at the first damaged frame, where dr_flac leaves it out: what came before it counts.
-        return total
+        return 0
     return total
 
 

@@ -61,6 +61,11 @@ class FrameHeader:
     first_sample: int
     block_size: int
 
+    @property
+    def end_sample(self) -> int:
+        """The sample behind its last one."""
+        return self.first_sample + self.block_size
+
 
 def parse_stream_info(head: memoryview) -> StreamInfo:
     """STREAMINFO of the bytes of a FLAC file, of which the first 42 are enough.
@@ -104,12 +109,15 @@ def single_frame_file(stream_header: memoryview, block_size: int, frame: memoryv
         block_size: Samples of the frame.
         frame: Its bytes; what follows them does no harm.
     """
-    packed = int.from_bytes(stream_header[18:26], "big")
-    packed = packed >> 36 << 36 | block_size
     last_block_flag = b"\x80"
-    return b"".join(
-        (b"fLaC", last_block_flag, stream_header[5:18], packed.to_bytes(8, "big"), stream_header[26:42], frame)
-    )
+    header = with_total(stream_header, block_size)
+    return b"".join((header[:4], last_block_flag, header[5:], frame))
+
+
+def with_total(data: memoryview, num_samples: int) -> bytes:
+    """The same FLAC file, or as much as is given of it, with another number of samples in its header."""
+    packed = int.from_bytes(data[18:26], "big") >> 36 << 36 | num_samples
+    return b"".join((data[:18], packed.to_bytes(8, "big"), data[26:]))
 
 
 def _parse_frame_header(raw: bytes, offset: int, info: StreamInfo) -> FrameHeader | None:
