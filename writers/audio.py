@@ -1,0 +1,140 @@
+"""The audio of one utterance as it is packed: the source's own bytes if nothing is to change, else made anew.
+
+A 16-bit source stays 16-bit, a 24-bit one 24-bit, a float one float (as WAV, for FLAC has none) unless a codec is asked
+for that can't hold it; lossy sources are taken for 16-bit.
+"""
+
+import io
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+import soundfile
+from numpy.typing import NDArray
+from uttershard.pipeline.errors import ConfigError
+from uttershard.pipeline.reading.codecs import AudioError, AudioInfo, decode, measure, probe
+from uttershard.pipeline.reading.convert import to_float32
+
+from .audio_files import open_audio
+from .encode import encode, mix_channels, resample
+from .probe import TOLERANCE_SECONDS, segment_problem
+from .settings import PackSettings
+
+_SEEKABLE = frozenset({"wav", "flac", "opus"})
+"""Codecs that soundfile seeks in exactly; Vorbis and MP3 come out slightly off near the end of a file."""
+
+_FLOAT_WAV = frozenset({"FLOAT", "DOUBLE", "PCM_32"})
+"""WAV subtypes that need float32 to keep what the decoder gives."""
+
+
+@dataclass(frozen=True)
+class PackedAudio:
+    """One encoded file as it goes into the tar, and what is in it."""
+
+    data: bytes
+    info: AudioInfo
+
+
+def fetch(uri: str, start: float | None, end: float | None, settings: PackSettings) -> PackedAudio:
+    """Read, and where asked cut, mix, resample and encode, one utterance.
+
+    Args:
+        uri: Where its audio is.
+        start: Seconds; None for the beginning.
+        end: Seconds; None for the end.
+        settings: Codec, rate and channels wanted.
+
+    Raises:
+        AudioError: It can't be had, decoded, cut there, or stored in the codec wanted.
+    """
+    with open_audio(uri) as file:
+        if start is None and end is None:
+            return _whole(file, settings)
+        info = probe(file)
+        first, last = _sample_range(start or 0.0, end, info)
+        if first == 0 and last == info.num_samples:
+            # A segment that is its whole recording needs no cut, so its bytes can be kept.
+            file.seek(0)
+            return _whole(file, settings)
+        samples = _cut(file, info, first, last)
+        return _encode(samples, info, _depth(file, info), settings)
+
+
+def _whole(file: BinaryIO, settings: PackSettings) -> PackedAudio:
+    data = file.read()
+    info = measure(data)
+    if _stays(info, settings):
+        return PackedAudio(data, info)
+    samples = decode(info.codec, data, info.num_samples, info.channels)
+    return _encode(samples, info, _depth(io.BytesIO(data), info), settings)
+
+
+def _stays(info: AudioInfo, settings: PackSettings) -> bool:
+    """Say whether a file is already what is asked for."""
+    return (
+        settings.codec in ("keep", info.codec)
+        and settings.sample_rate in (None, info.sample_rate)
+        and settings.channels in (None, info.channels)
+    )
+
+
+def _sample_range(start: float, end: float | None, info: AudioInfo) -> tuple[int, int]:
+    total = info.num_samples / info.sample_rate
+    if start >= total or (end is not None and end > total + TOLERANCE_SECONDS):
+        raise AudioError(segment_problem(start, total if end is None else end, total))
+    first = round(start * info.sample_rate)
+    last = info.num_samples if end is None else min(round(end * info.sample_rate), info.num_samples)
+    if last <= first:
+        raise AudioError(f"the segment from {start:.6f} s has no sample at {info.sample_rate} Hz")
+    return first, last
+
+
+def _cut(file: BinaryIO, info: AudioInfo, first: int, last: int) -> NDArray[Any]:
+    """Return samples `first` to `last`, holding no more than those in memory where the codec allows it."""
+    file.seek(0)
+    if info.codec not in _SEEKABLE:
+        whole = decode(info.codec, file.read(), info.num_samples, info.channels)
+        return np.array(whole[first:last])
+    try:
+        with soundfile.SoundFile(file) as source:
+            source.seek(first)
+            samples: NDArray[Any] = source.read(last - first, dtype=info.dtype)
+    except soundfile.LibsndfileError as error:
+        raise AudioError(f"can't be cut: {error.error_string}") from error
+    if len(samples) != last - first:
+        raise AudioError(f"truncated: {last - first} samples wanted from {first} on, found {len(samples)}")
+    return samples
+
+
+def _depth(file: BinaryIO, info: AudioInfo) -> str:
+    """Return the subtype that keeps all that the source holds: PCM_16, PCM_24 or FLOAT."""
+    if info.dtype == "int16" or info.codec not in ("wav", "flac"):
+        return "PCM_16"
+    if info.codec == "flac":
+        return "PCM_24"
+    file.seek(0)
+    try:
+        subtype = soundfile.info(file).subtype
+    except soundfile.LibsndfileError:
+        return "FLOAT"  # our decoder reads it, so its samples can be kept as they come out
+    if subtype in _FLOAT_WAV:
+        return "FLOAT"
+    return "PCM_24" if subtype == "PCM_24" else "PCM_16"
+
+
+def _encode(samples: NDArray[Any], info: AudioInfo, depth: str, settings: PackSettings) -> PackedAudio:
+    rate = settings.sample_rate or info.sample_rate
+    channels = settings.channels or info.channels
+    codec = settings.codec
+    if codec == "keep":
+        codec = "wav" if depth == "FLOAT" else "flac"
+    if codec == "flac" and depth == "FLOAT":
+        depth = "PCM_24"
+    try:
+        if rate != info.sample_rate or channels != info.channels:
+            # In float32, so that rounding happens once, in the encoder.
+            samples = resample(mix_channels(to_float32(samples), channels), info.sample_rate, rate)
+        data = encode(samples, rate, codec, subtype="OPUS" if codec == "opus" else depth)
+    except ConfigError as error:
+        raise AudioError(str(error)) from error
+    return PackedAudio(data, measure(data))

@@ -1,0 +1,78 @@
+"""Committing files: a file appears whole or not at all, and a full disk says so.
+
+A file is written under a name of its own in the job's `tmp/` folder (same file system), forced to disk, then renamed.
+"""
+
+import contextlib
+import errno
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from uttershard.pipeline.errors import StorageError
+
+_FULL = {
+    errno.ENOSPC: "no space left",
+    errno.EDQUOT: "disk quota used up",
+    errno.EFBIG: "no file may get that large (see `ulimit -f`)",
+}
+
+
+class NoSpaceError(StorageError):
+    """The target's file system is full: what is done is kept, and the same command goes on once there is room."""
+
+
+@contextlib.contextmanager
+def atomic_write(path: Path, scratch: Path) -> Iterator[BinaryIO]:
+    """Open a file that becomes `path` when the block ends, and vanishes if it fails.
+
+    Args:
+        path: Where it goes; what is there is replaced.
+        scratch: Folder for the unfinished file, on the same file system.
+
+    Raises:
+        NoSpaceError: The file system is full.
+        StorageError: It could not be written for another reason.
+    """
+    unfinished = scratch / f"{path.name}.{uuid.uuid4().hex}"
+    with storage_errors(path):
+        try:
+            with unfinished.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(path)
+            sync_folder(path.parent)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+
+def write_atomically(path: Path, scratch: Path, data: bytes) -> None:
+    """Write a whole small file (see `atomic_write`)."""
+    with atomic_write(path, scratch) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn what the operating system says about writing `path` into a StorageError."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        if error.errno in _FULL:
+            raise NoSpaceError(f"{_FULL[error.errno]} on {path.parent} (while writing {path.name})") from error
+        raise StorageError(f"{path}: could not be written ({error.strerror or error})") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Force a folder's entries to disk: a rename is only safe from a power cut after this."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,95 @@
+"""Rows of the sidecar, made from the members of an utterance: one way for packing and for rebuilding an index."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from uttershard.pipeline.dataset.sidecar import sidecar_schema
+from uttershard.pipeline.errors import DataError
+from uttershard.pipeline.reading.codecs import EXTENSIONS, AudioInfo, measure
+
+from .columns import column_values
+from .tar_writer import Span
+
+_AUDIO_MEMBERS = frozenset(EXTENSIONS.values())
+
+
+def encode_members(key: str, info: AudioInfo, audio: bytes, text: str | None, metadata: str | None) -> dict[str, bytes]:
+    """Return the members of an utterance, by ending."""
+    record = {**json.loads(metadata or "{}"), "id": key}
+    members = {
+        EXTENSIONS[info.codec]: audio,
+        "json": json.dumps(record, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode("utf-8"),
+    }
+    if text is not None:
+        members["txt"] = text.encode("utf-8")
+    return members
+
+
+def describe(
+    members: Mapping[str, bytes | memoryview], columns: Mapping[str, str], info: AudioInfo | None = None
+) -> dict[str, Any]:
+    """Return what the sidecar says of an utterance, all but its place in the tar.
+
+    Args:
+        members: Ending -> data.
+        columns: Metadata columns, name -> type.
+        info: Facts of the audio member, if it has just been measured.
+
+    Raises:
+        DataError: The members are not those of an utterance of ours.
+        AudioError: The audio can't be decoded.
+    """
+    record = _record(members)
+    if info is None:
+        endings = [ending for ending in members if ending in _AUDIO_MEMBERS]
+        if len(endings) != 1:
+            raise DataError(f"one audio member expected, found {len(endings)} in {', '.join(members)}")
+        info = measure(members[endings[0]])
+    return {
+        "key": record["id"],
+        "num_samples": info.num_samples,
+        "sample_rate": info.sample_rate,
+        "channels": info.channels,
+        "codec": info.codec,
+        "text_chars": len(bytes(members.get("txt", b"")).decode("utf-8")),
+        **column_values(record, columns),
+    }
+
+
+def _record(members: Mapping[str, bytes | memoryview]) -> dict[str, Any]:
+    record = json.loads(bytes(members["json"])) if "json" in members else None
+    if not isinstance(record, dict) or not isinstance(record.get("id"), str):
+        raise DataError("no .json member with the id")
+    return record
+
+
+@dataclass
+class SidecarRows:
+    """Rows of a sidecar as they come, made into its table at the end."""
+
+    columns: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        self._schema = sidecar_schema(dict(self.columns))
+        self._rows: list[dict[str, Any]] = []
+
+    def add(self, description: Mapping[str, Any], span: Span) -> None:
+        """Add an utterance and its place."""
+        place = {"offset": span.offset, "nbytes": span.nbytes, "xxh3": span.checksum}
+        self._rows.append({**description, **place})
+
+    def table(self) -> pa.Table:
+        """Return the table, in the order of adding."""
+        arrays = [pa.array([row[field.name] for row in self._rows], field.type) for field in self._schema]
+        return pa.table(arrays, schema=self._schema)
+
+    def seconds(self) -> list[float]:
+        """Return the length of each utterance."""
+        return [row["num_samples"] / row["sample_rate"] for row in self._rows]
+
+    def samples(self) -> int:
+        """Return the samples of all utterances, of one channel each."""
+        return sum(row["num_samples"] for row in self._rows)

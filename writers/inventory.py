@@ -1,0 +1,74 @@
+"""Sizes of the audio files that a listing names: missing and empty files are refused before anything is read.
+
+Local files only, by `stat`. The sizes go into the fingerprint, so that an audio file replaced between two runs of a
+job is noticed, and into the estimate of how large the dataset will be.
+"""
+
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+from uttershard.pipeline.dataset.files import local_path
+
+from .listing import PIPE, Listing, Refusal
+
+_CHUNK = 4096
+_THREADS = 16
+"""`stat` on a network file system is all waiting."""
+
+
+def take_inventory(listing: Listing) -> Listing:
+    """Add a column `size` (int64 bytes of the file; null for pipes and remote files) and sort by key.
+
+    Sorted, since what follows (fingerprint, shuffle) must not depend on the order in which a corpus is listed.
+    """
+    table = listing.utterances
+    if not table.num_rows:
+        return replace(listing, utterances=table.append_column("size", pa.nulls(0, pa.int64())))
+    uris = table["uri"].combine_chunks().dictionary_encode()
+    sizes, reasons = _look_up(uris.dictionary)
+    file_of_row = uris.indices.to_numpy(zero_copy_only=False)
+    refused = list(listing.refused)
+    if reasons:
+        bad = np.isin(file_of_row, list(reasons))
+        for row in np.flatnonzero(bad).tolist():
+            reason = reasons[int(file_of_row[row])]
+            refused.append(Refusal(table["key"][row].as_py(), table["origin"][row].as_py(), reason))
+    table = table.append_column("size", sizes.take(uris.indices))
+    if reasons:
+        table = table.filter(pa.array(~bad))
+    return replace(listing, utterances=table.sort_by("key").combine_chunks(), refused=refused)
+
+
+def _look_up(uris: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+    """Return the size of each file, and why a file can't be used, by its index."""
+    chunks = [uris.slice(start, _CHUNK) for start in range(0, len(uris), _CHUNK)]
+    sizes: list[pa.Array] = []
+    reasons: dict[int, str] = {}
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for number, results in enumerate(pool.map(_look_up_chunk, chunks)):
+            sizes.append(pa.array([size if isinstance(size, int) else None for size in results], pa.int64()))
+            for index, reason in enumerate(results):
+                if isinstance(reason, str):
+                    reasons[number * _CHUNK + index] = reason
+    return pa.chunked_array(sizes, pa.int64()).combine_chunks(), reasons
+
+
+def _look_up_chunk(uris: pa.Array) -> list[int | str | None]:
+    return [_size_or_reason(uri) for uri in uris.to_pylist()]
+
+
+def _size_or_reason(uri: str) -> int | str | None:
+    path = None if uri.startswith(PIPE) else local_path(uri)
+    if path is None:
+        return None
+    try:
+        found = os.stat(path)  # noqa: PTH116 (a Path object for each file would double the cost)
+    except OSError as error:
+        return f"the audio file {path} can't be read ({error.strerror})"
+    if not stat.S_ISREG(found.st_mode):
+        return f"{path} is not a file"
+    return found.st_size or f"empty file: {path}"

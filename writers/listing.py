@@ -1,0 +1,142 @@
+"""What a source lists: an Arrow table with one row an utterance, and what it had to refuse.
+
+    key       string           the id
+    uri       string           where the audio is: a local path, an fsspec address, or `pipe:` and a shell command
+    start     float64 or null  seconds; null: from the beginning
+    end       float64 or null  seconds; null: to the end
+    duration  float64 or null  seconds of the utterance, as the corpus states it
+    text      string or null   transcript
+    metadata  string or null   a JSON object, compact, keys sorted
+    origin    string           where in the corpus it is listed: `wav.scp:12`
+
+Rows are gathered in Arrow batches, so a million utterances cost their bytes and not a million dicts.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("uri", pa.string(), nullable=False),
+        pa.field("start", pa.float64()),
+        pa.field("end", pa.float64()),
+        pa.field("duration", pa.float64()),
+        pa.field("text", pa.string()),
+        pa.field("metadata", pa.string()),
+        pa.field("origin", pa.string(), nullable=False),
+    ]
+)
+
+PIPE = "pipe:"
+"""Prefix of a uri that is a shell command; local paths in a listing are absolute, so none begins with it."""
+
+_BATCH_ROWS = 65_536
+
+
+class Refusal(NamedTuple):
+    """An utterance that can't be packed, or a line of the corpus that can't be read."""
+
+    key: str | None
+    """The id, where one could be read."""
+    source: str
+    """File and line in the corpus, or the address of the audio."""
+    reason: str
+
+    def as_json(self) -> str:
+        """Return the line of errors.jsonl."""
+        return json.dumps(self._asdict(), ensure_ascii=False)
+
+
+@dataclass
+class Listing:
+    """A corpus as listed."""
+
+    utterances: pa.Table
+    refused: list[Refusal]
+    root: str
+    """Folder of the corpus; addresses below it are fingerprinted relative to it, so that a corpus can move."""
+    searched: str
+    """Where the source looked, for the message that nothing was found."""
+
+    def __len__(self) -> int:
+        return int(self.utterances.num_rows)
+
+
+@dataclass
+class ListingBuilder:
+    """Takes utterances one by one and makes the table."""
+
+    refused: list[Refusal] = field(default_factory=list)
+    _batches: list[pa.RecordBatch] = field(default_factory=list)
+    _rows: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def add(
+        self,
+        key: str,
+        uri: str,
+        *,
+        origin: str,
+        start: float | None = None,
+        end: float | None = None,
+        duration: float | None = None,
+        text: str | None = None,
+        metadata: str | None = None,
+    ) -> None:
+        """List an utterance; text that is not valid Unicode (lone surrogates) is refused here."""
+        try:
+            for value in (key, uri, text, metadata):
+                if value is not None:
+                    value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            self.refuse(key, origin, f"not valid Unicode (a lone surrogate): {_around(error)}")
+            return
+        self._rows.append((key, uri, start, end, duration, text, metadata, origin))
+        if len(self._rows) == _BATCH_ROWS:
+            self._flush()
+
+    def refuse(self, key: str | None, source: str, reason: str) -> None:
+        """Note what could not be listed."""
+        self.refused.append(Refusal(None if key is None else printable(key), printable(source), printable(reason)))
+
+    def finish(self, root: str, searched: str) -> Listing:
+        """Return the listing of all that was added."""
+        self._flush()
+        return Listing(pa.Table.from_batches(self._batches, SCHEMA), self.refused, root, searched)
+
+    def _flush(self) -> None:
+        if self._rows:
+            columns = zip(*self._rows, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+            self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
+            self._rows.clear()
+
+
+def encode_metadata(fields: Mapping[str, Any]) -> str | None:
+    """Return the JSON of an utterance's metadata, or None if there is none.
+
+    A field `id` would be hidden by the utterance's own id in the `.json` member: it is kept as `source_id`.
+
+    Example:
+        >>> encode_metadata({"speaker": "p1", "age": 30})
+        '{"age":30,"speaker":"p1"}'
+    """
+    if not fields:
+        return None
+    if "id" in fields:
+        fields = {**{name: value for name, value in fields.items() if name != "id"}, "source_id": fields["id"]}
+    return json.dumps(fields, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+def printable(text: str) -> str:
+    """Return text that any UTF-8 file can hold: lone surrogates as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _around(error: UnicodeEncodeError) -> str:
+    text = error.object[max(0, error.start - 10) : error.end + 10]
+    return repr(text)

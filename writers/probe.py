@@ -1,0 +1,188 @@
+"""Probing: how long each utterance is and how large the dataset will be, from the headers of the audio files.
+
+Only files whose length the corpus does not state are opened; a few more if the size of what will be written can't be
+told without their rate. Runs as Dask tasks over a few hundred files each.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from uttershard.pipeline.reading.codecs import AudioError, probe
+
+from .assign import shuffle
+from .audio_files import open_audio
+from .listing import Refusal
+from .settings import PackSettings
+
+CHUNK_FILES = 256
+"""Files of a task: enough to make the scheduler's share small, few enough that a lost worker costs little."""
+
+TOLERANCE_SECONDS = 0.01
+"""A segment may end this much behind its recording (times in corpora are rounded); it is then cut at the end."""
+
+_SAMPLE_FILES = 256
+_OVERHEAD_BYTES = 3072
+"""Of an utterance in a tar beside its audio: three headers, two small members, padding."""
+_SEED_OF_SAMPLE = 0x5A4D504C
+_BYTES_PER_VALUE = {"keep": 1.1, "flac": 1.1, "wav": 2.0, "opus": 0.25}
+"""Bytes that an encoded sample takes, about: FLAC 0.55 of 16-bit PCM on speech, Opus 32 kbit/s at 16 kHz."""
+_FALLBACK_VALUES_PER_SECOND = 16_000.0
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What a chunk of files says of itself, an entry a file; `reason` is None where the file is good."""
+
+    seconds: NDArray[np.float64]
+    values_per_second: NDArray[np.float64]
+    """Sampling rate times channels."""
+    sizes: NDArray[np.int64]
+    reasons: tuple[str | None, ...]
+
+
+@dataclass(frozen=True)
+class Probed:
+    """The corpus with all durations known."""
+
+    utterances: pa.Table
+    """As listed, with `seconds` (float64, not null) and without what was refused."""
+    refused: list[Refusal]
+    estimated_bytes: int
+
+
+RunChunks = Callable[[Callable[[list[str]], FileFacts], Iterable[list[str]]], Iterator[tuple[int, FileFacts]]]
+"""Runs a function on chunks and yields (number of the chunk, result) in any order."""
+
+
+def probe_corpus(table: pa.Table, settings: PackSettings, run: RunChunks) -> Probed:
+    """Find the duration of every utterance and the size of the dataset.
+
+    Args:
+        table: The listing, with sizes, sorted by key.
+        settings: What will be packed.
+        run: How chunks of files are run.
+    """
+    uris = table["uri"].combine_chunks().dictionary_encode()
+    file_of_row = uris.indices.to_numpy(zero_copy_only=False)
+    wanted = _files_to_open(table, file_of_row, settings)
+    facts = _open_files(uris.dictionary, wanted, run)
+    seconds, reasons = _durations(table, file_of_row, facts)
+    good = np.ones(table.num_rows, dtype=bool)
+    good[list(reasons)] = False
+    refused = [
+        Refusal(table["key"][row].as_py(), table["origin"][row].as_py(), reason) for row, reason in reasons.items()
+    ]
+    estimate = _estimate_bytes(table, seconds, file_of_row, facts, settings)
+    table = table.append_column("seconds", pa.array(seconds)).filter(pa.array(good))
+    return Probed(table, refused, int(estimate[good].sum()))
+
+
+def probe_files(uris: list[str]) -> FileFacts:
+    """Read the headers of some files (the task that a worker runs)."""
+    count = len(uris)
+    facts = FileFacts(np.full(count, np.nan), np.full(count, np.nan), np.zeros(count, np.int64), (None,) * count)
+    reasons: list[str | None] = []
+    for number, uri in enumerate(uris):
+        try:
+            with open_audio(uri) as file:
+                info = probe(file)
+                facts.sizes[number] = file.seek(0, 2)
+        except AudioError as error:
+            reasons.append(str(error))
+            continue
+        facts.seconds[number] = info.num_samples / info.sample_rate
+        facts.values_per_second[number] = info.sample_rate * info.channels
+        reasons.append(None)
+    return FileFacts(facts.seconds, facts.values_per_second, facts.sizes, tuple(reasons))
+
+
+def _files_to_open(table: pa.Table, file_of_row: NDArray[np.int32], settings: PackSettings) -> NDArray[np.int64]:
+    whole = pc.and_(pc.is_null(table["start"]), pc.is_null(table["end"]))
+    unknown = pc.and_(pc.is_null(table["duration"]), pc.is_null(table["end"]))
+    unsized = pc.is_null(table["size"])
+    wanted = np.unique(file_of_row[pc.or_(unknown, unsized).to_numpy()])
+    if not len(wanted) and (_transcodes(settings) or not pc.all(whole).as_py()):
+        # The rate decides how large the result is: ask a sample of the files, the same one whenever this is run.
+        files = np.unique(file_of_row)
+        keys = [str(file) for file in files.tolist()]
+        wanted = np.sort(files[shuffle(keys, _SEED_OF_SAMPLE)[:_SAMPLE_FILES]])
+    return wanted.astype(np.int64)
+
+
+def _open_files(uris: pa.Array, wanted: NDArray[np.int64], run: RunChunks) -> "_Facts":
+    facts = _Facts.unknown(len(uris))
+    chunks = [wanted[start : start + CHUNK_FILES] for start in range(0, len(wanted), CHUNK_FILES)]
+    for number, result in run(probe_files, (uris.take(pa.array(chunk)).to_pylist() for chunk in chunks)):
+        chunk = chunks[number]
+        facts.seconds[chunk] = result.seconds
+        facts.values_per_second[chunk] = result.values_per_second
+        facts.sizes[chunk] = result.sizes
+        facts.reasons.update({int(file): why for file, why in zip(chunk, result.reasons, strict=True) if why})
+    return facts
+
+
+@dataclass
+class _Facts:
+    """What is known of all files, an entry a file; NaN where a file was not opened."""
+
+    seconds: NDArray[np.float64]
+    values_per_second: NDArray[np.float64]
+    sizes: NDArray[np.int64]
+    reasons: dict[int, str]
+
+    @classmethod
+    def unknown(cls, files: int) -> "_Facts":
+        return cls(np.full(files, np.nan), np.full(files, np.nan), np.zeros(files, np.int64), {})
+
+
+def _durations(
+    table: pa.Table, file_of_row: NDArray[np.int32], facts: _Facts
+) -> tuple[NDArray[np.float64], dict[int, str]]:
+    start = _floats(table, "start", 0.0)
+    end = _floats(table, "end", np.nan)
+    stated = _floats(table, "duration", np.nan)
+    measured = facts.seconds[file_of_row]
+    # Measured wins; a segment has its own end; what is left is what the corpus states.
+    to_end = np.where(np.isnan(end), measured, np.minimum(end, measured)) - start
+    seconds = np.where(np.isnan(measured), np.where(np.isnan(end), stated, end - start), to_end)
+    reasons: dict[int, str] = {}
+    if facts.reasons:
+        for row in np.flatnonzero(np.isin(file_of_row, list(facts.reasons))).tolist():
+            reasons[row] = facts.reasons[int(file_of_row[row])]
+    beyond = (end > measured + TOLERANCE_SECONDS) | (start >= measured)
+    for row in np.flatnonzero(beyond).tolist():
+        reasons.setdefault(row, segment_problem(float(start[row]), float(end[row]), float(measured[row])))
+    return np.nan_to_num(seconds), reasons
+
+
+def segment_problem(start: float, end: float, recording: float) -> str:
+    """Say that a segment lies outside its recording."""
+    if start >= recording:
+        return f"the segment starts at {start:.3f} s, but the recording ends at {recording:.3f} s"
+    return f"the segment ends at {end:.3f} s, but the recording ends at {recording:.3f} s"
+
+
+def _estimate_bytes(
+    table: pa.Table, seconds: NDArray[np.float64], file_of_row: NDArray[np.int32], facts: _Facts, settings: PackSettings
+) -> NDArray[np.float64]:
+    known = facts.values_per_second[~np.isnan(facts.values_per_second)]
+    mean = float(known.mean()) if len(known) else _FALLBACK_VALUES_PER_SECOND
+    if settings.sample_rate is not None:
+        mean = float(settings.sample_rate * (settings.channels or 1))
+    encoded = seconds * mean * _BYTES_PER_VALUE[settings.codec]
+    whole = pc.and_(pc.is_null(table["start"]), pc.is_null(table["end"])).to_numpy()
+    sizes = pc.coalesce(table["size"], pa.array(facts.sizes[file_of_row])).to_numpy()
+    copied = whole & (not _transcodes(settings))
+    return np.where(copied, sizes, encoded) + _OVERHEAD_BYTES
+
+
+def _transcodes(settings: PackSettings) -> bool:
+    return settings.codec != "keep" or settings.sample_rate is not None or settings.channels is not None
+
+
+def _floats(table: pa.Table, name: str, missing: float) -> NDArray[np.float64]:
+    return np.asarray(pc.fill_null(table[name], missing).to_numpy(), dtype=np.float64)

@@ -1,0 +1,34 @@
+"""How a job tells what it is doing; silent unless somebody listens."""
+
+from typing import Literal, Protocol
+
+Phase = Literal["list", "probe", "pack", "index", "verify"]
+
+
+class Progress(Protocol):
+    """Told of each phase in turn: `begin`, any number of `advance`, `end`. Called from one thread."""
+
+    def begin(self, phase: Phase, *, utterances: int | None, seconds: float | None) -> None:
+        """A phase begins; totals are None where they are not known."""
+        ...
+
+    def advance(self, *, utterances: int = 0, seconds: float = 0.0, nbytes: int = 0, refused: int = 0) -> None:
+        """So much more is done."""
+        ...
+
+    def end(self) -> None:
+        """The phase is over, also when it failed."""
+        ...
+
+
+class Silent:
+    """Listens to nothing."""
+
+    def begin(self, phase: Phase, *, utterances: int | None, seconds: float | None) -> None:
+        """Do nothing."""
+
+    def advance(self, *, utterances: int = 0, seconds: float = 0.0, nbytes: int = 0, refused: int = 0) -> None:
+        """Do nothing."""
+
+    def end(self) -> None:
+        """Do nothing."""

@@ -1,0 +1,135 @@
+"""CSV and TSV tables with a header: named columns, one row an utterance; columns that have no role are metadata.
+
+A `.csv` is read with quotes (RFC 4180), a `.tsv` without, as Common Voice and most corpus tools write it: there a quote
+is part of the text. An empty field is a missing one, except for the text.
+"""
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from uttershard.pipeline.errors import ConfigError, DataError
+
+from ..listing import Listing, ListingBuilder
+from .base import is_file_called, local_path_of, parse_seconds
+from .lines import NotUtf8Error, decode, read_lines
+from .records import BadRecordError, FieldNames, add_record
+
+
+@dataclass(frozen=True)
+class CsvSource:
+    """A table with a header; the options name its columns.
+
+    Example:
+        >>> CsvSource("metadata.csv", audio="file", id="clip").list_utterances()  # doctest: +SKIP
+    """
+
+    address: str
+    audio: str = "audio_filepath"
+    text: str = "text"
+    duration: str = "duration"
+    offset: str = "offset"
+    id: str | None = None
+    """None: the first of `id`, `utt_id`, `key` that the row has, else the stem of the file."""
+    delimiter: str | None = None
+    """None: a tab in a `.tsv`, a comma elsewhere."""
+    header: str | None = None
+    """Names of the columns, separated by commas, for a table that has no header."""
+
+    name: ClassVar[str] = "csv"
+
+    @classmethod
+    def matches(cls, address: str) -> bool:
+        """Whether it is a file called `.csv` or `.tsv`."""
+        return is_file_called(address, ".csv", ".tsv")
+
+    def list_utterances(self) -> Listing:
+        """List the table in its order."""
+        path = local_path_of(self.address)
+        builder = ListingBuilder()
+        names = FieldNames(self.audio, self.text, self.duration, self.offset, self.id)
+        rows = self._rows(path, builder)
+        header = self._header(path, rows)
+        for source, values in rows:
+            try:
+                add_record(names, builder, path.parent, self._record(header, values), source)
+            except BadRecordError as error:
+                builder.refuse(error.key, source, str(error))
+        return builder.finish(str(path.parent), str(path))
+
+    def _header(self, path: Path, rows: Iterator[tuple[str, list[str]]]) -> list[str]:
+        if self.header is not None:
+            header = [name.strip() for name in self.header.split(",")]
+        else:
+            first = next(rows, None)
+            if first is None:
+                raise DataError(f"{path}: empty, not even a header")
+            header = [name.strip() for name in first[1]]
+        repeated = [name for name in header if header.count(name) > 1]
+        if repeated:
+            raise ConfigError(f"{path}: the header has the column {repeated[0]!r} twice")
+        for option, column in (("audio", self.audio), ("id", self.id)):
+            if column is not None and column not in header:
+                raise ConfigError(
+                    f"{path}: no column {column!r}; there are {', '.join(header)}. "
+                    f"Name the right one with the option {option}=COLUMN"
+                )
+        return header
+
+    def _rows(self, path: Path, builder: ListingBuilder) -> Iterator[tuple[str, list[str]]]:
+        tabs = path.suffix.lower() == ".tsv"
+        delimiter = self.delimiter if self.delimiter is not None else "\t" if tabs else ","
+        if len(delimiter) != 1:
+            raise ConfigError(f"the delimiter must be one character, found {delimiter!r}")
+        lines = _Lines(path, builder)
+        reader = (
+            csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+            if tabs
+            else csv.reader(lines, delimiter=delimiter, strict=True)
+        )
+        while True:
+            try:
+                values = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                builder.refuse(None, lines.source, f"not a row of the table: {error}")
+                continue
+            if values:
+                yield lines.source, values
+
+    def _record(self, header: list[str], values: list[str]) -> dict[str, Any]:
+        if len(values) != len(header):
+            raise BadRecordError(f"{len(values)} fields, the header has {len(header)}")
+        record: dict[str, Any] = {}
+        for name, value in zip(header, values, strict=True):
+            if name in (self.duration, self.offset) and value:
+                # A field that is no number goes on as a string, which add_record refuses by name.
+                seconds = parse_seconds(value)
+                record[name] = value if seconds is None else seconds
+            elif value or name == self.text:
+                record[name] = value
+        return record
+
+
+class _Lines:
+    """Decoded lines for csv.reader; `source` is the line that it read last, the end of a quoted field of many lines."""
+
+    def __init__(self, path: Path, builder: ListingBuilder) -> None:
+        self._lines = read_lines(path, blank=True)
+        self._builder = builder
+        self.source = path.name
+
+    def __iter__(self) -> "_Lines":
+        return self
+
+    def __next__(self) -> str:
+        for line in self._lines:
+            self.source = line.source
+            try:
+                return decode(line.data) + "\n"
+            except NotUtf8Error as error:
+                self._builder.refuse(None, line.source, str(error))
+        raise StopIteration

@@ -1,0 +1,68 @@
+"""JSONL manifests (NeMo's and others'): one JSON object a line, one line an utterance.
+
+    {"audio_filepath": "a/b.flac", "text": "…", "duration": 3.2, "offset": 1.5, "id": "b", "speaker": "p1"}
+
+`offset` makes the line a segment of its file, `duration` seconds long; without it `duration` is the length of the file
+as the manifest states it. The id is `id`, `utt_id` or `key`, else the stem of the file. Every other field is metadata.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
+
+from ..listing import Listing, ListingBuilder
+from .base import is_file_called, local_path_of
+from .lines import Line, NotUtf8Error, decode, read_lines
+from .records import BadRecordError, FieldNames, add_record
+
+
+@dataclass(frozen=True)
+class JsonlSource:
+    """A JSONL manifest; the options name the fields to read where they are not called as usual.
+
+    Example:
+        >>> JsonlSource("train.jsonl", audio="wav").list_utterances()  # doctest: +SKIP
+    """
+
+    address: str
+    audio: str = "audio_filepath"
+    text: str = "text"
+    duration: str = "duration"
+    offset: str = "offset"
+    id: str | None = None
+    """None: the first of `id`, `utt_id`, `key` that the line has, else the stem of the file."""
+
+    name: ClassVar[str] = "jsonl"
+
+    @classmethod
+    def matches(cls, address: str) -> bool:
+        """Whether it is a file called `.jsonl`, `.ndjson`, or `.json` (NeMo's ending for the same thing)."""
+        return is_file_called(address, ".jsonl", ".ndjson", ".json")
+
+    def list_utterances(self) -> Listing:
+        """List the manifest in its order."""
+        path = local_path_of(self.address)
+        names = FieldNames(self.audio, self.text, self.duration, self.offset, self.id)
+        builder = ListingBuilder()
+        for line in read_lines(path):
+            try:
+                add_record(names, builder, path.parent, _parse(line), line.source)
+            except BadRecordError as error:
+                builder.refuse(error.key, line.source, str(error))
+            except NotUtf8Error as error:
+                builder.refuse(None, line.source, str(error))
+        return builder.finish(str(path.parent), str(path))
+
+
+def _parse(line: Line) -> dict[str, Any]:
+    try:
+        record = json.loads(decode(line.data), parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise BadRecordError(f"not JSON: {error.msg} at column {error.colno}") from error
+    if not isinstance(record, dict):
+        raise BadRecordError(f"a JSON object expected, found {type(record).__name__}")
+    return record
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise BadRecordError(f"not JSON: {text} is no JSON number")

@@ -1,0 +1,71 @@
+"""Sources by name: `--from kaldi`, or guessed from the address where that is safe."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from uttershard.pipeline.errors import ConfigError
+
+from .base import Source
+from .csv import CsvSource
+from .folder import FolderSource
+from .jsonl import JsonlSource
+from .kaldi import KaldiSource
+
+_SOURCES: dict[str, type[Source]] = {
+    # Asked in this order when guessing: a Kaldi directory is a folder, too.
+    source.name: source
+    for source in (KaldiSource, JsonlSource, CsvSource, FolderSource)
+}
+
+_SETTINGS = frozenset({"allow_pipes"})
+"""Fields of a source that are settings of the job and not options of the reader."""
+
+
+def source_names() -> tuple[str, ...]:
+    """Return the names that `--from` knows."""
+    return tuple(_SOURCES)
+
+
+def open_source(
+    address: str, from_: str | None = None, options: Mapping[str, str] | None = None, *, allow_pipes: bool = False
+) -> Source:
+    """Return the source at an address.
+
+    Args:
+        address: Where the corpus is.
+        from_: Its kind, one of `source_names()`; guessed from the address if None.
+        options: Options of that kind, by name.
+        allow_pipes: Whether commands in a corpus may be run.
+
+    Raises:
+        ConfigError: An unknown kind or option, or a kind that can't be guessed.
+    """
+    source = _by_name(from_) if from_ is not None else _guess(address)
+    fields = {field.name for field in dataclasses.fields(source)} - {"address"}  # type: ignore[arg-type]
+    arguments: dict[str, Any] = dict(options or {})
+    for option in arguments:
+        if option not in fields - _SETTINGS:
+            known = ", ".join(sorted(fields - _SETTINGS)) or "none"
+            raise ConfigError(f"the source {source.name!r} has no option {option!r}; it has: {known}")
+    if "allow_pipes" in fields:
+        arguments["allow_pipes"] = allow_pipes
+    elif allow_pipes:
+        raise ConfigError(f"allow_pipes is given, but the source {source.name!r} has no pipes")
+    return source(address, **arguments)  # type: ignore[call-arg]
+
+
+def _by_name(name: str) -> type[Source]:
+    if name not in _SOURCES:
+        raise ConfigError(f"unknown kind of source {name!r}; known are: {', '.join(_SOURCES)}")
+    return _SOURCES[name]
+
+
+def _guess(address: str) -> type[Source]:
+    for source in _SOURCES.values():
+        if source.matches(address):
+            return source
+    raise ConfigError(
+        f"can't tell what kind of corpus {address!r} is (does it exist?); name it with --from, one of: "
+        f"{', '.join(_SOURCES)}"
+    )
