@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -80,7 +81,8 @@ def _matches(head: memoryview) -> bool:
     return bytes(head[:4]) in (b"RIFF", b"RF64") and bytes(head[8:12]) == b"WAVE"
 
 
-def _parse_format(body: memoryview) -> _Format:
+@lru_cache(maxsize=256)  # a corpus has one or two, and parsing is a third of what a WAV costs
+def _parse_format(body: bytes) -> _Format:
     if len(body) < 16:
         raise AudioError("not audio: the WAV format chunk is cut short")
     tag, channels, sample_rate, _, frame_bytes, bits = struct.unpack_from("<HHIIHH", body)
@@ -110,7 +112,7 @@ def _walk(read: _ReadAt, size: int) -> _Layout:
         chunk_id, chunk_bytes = bytes(head[:4]), int.from_bytes(head[4:], "little")
         body = position + 8
         if chunk_id == b"fmt ":
-            layout = _parse_format(read(body, min(chunk_bytes, 40)))
+            layout = _parse_format(bytes(read(body, min(chunk_bytes, 40))))
         elif chunk_id == b"ds64" and body + 16 <= size:
             riff_bytes, wide_data_bytes = struct.unpack("<QQ", read(body, 16))
         elif chunk_id == b"data":
