@@ -7,12 +7,32 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .index import IndexSummary, index_tars
     from .run import PackSummary, pack
     from .settings import PackSettings
+    from .verify import Problem, VerifyReport, verify
 
-__all__ = ["PackSettings", "PackSummary", "pack"]
+_HOMES = {
+    "IndexSummary": "index",
+    "PackSettings": "settings",
+    "PackSummary": "run",
+    "Problem": "verify",
+    "VerifyReport": "verify",
+    "index_tars": "index",
+    "pack": "run",
+    "verify": "verify",
+}
 
-_HOMES = {"PackSettings": "settings", "PackSummary": "run", "pack": "run"}
+__all__ = [
+    "IndexSummary",
+    "PackSettings",
+    "PackSummary",
+    "Problem",
+    "VerifyReport",
+    "index_tars",
+    "pack",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:

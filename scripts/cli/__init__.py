@@ -1,0 +1,22 @@
+"""The `uttershard` command: one file a subcommand, each imported when it is run, so that `--help` is quick."""
+
+import sys
+
+from uttershard.pipeline.errors import UttershardError
+
+
+def main() -> None:
+    """Run the command line; exit status 0 only when all is well."""
+    from .app import app
+
+    try:
+        app()
+    except UttershardError as error:
+        print(f"uttershard: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("uttershard: stopped", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # `uttershard plan … | head`
+        sys.stderr.close()
+        sys.exit(1)

@@ -1,0 +1,34 @@
+"""The commands and what they are called."""
+
+from typing import Annotated
+
+import typer
+
+from .index import index
+from .info import info
+from .pack import pack
+from .plan import plan
+from .verify import verify
+
+app = typer.Typer(
+    name="uttershard",
+    help="Speech corpora into tar shards with a length sidecar; every epoch planned before a byte of audio is read.",
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+
+for _command in (pack, index, info, verify, plan):
+    app.command()(_command)
+
+
+@app.callback(invoke_without_command=True)
+def _about(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and end.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"uttershard {installed('uttershard')}")
+        raise typer.Exit

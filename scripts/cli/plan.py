@@ -1,0 +1,150 @@
+"""`uttershard plan`: who reads what in an epoch, in how many steps, with how much padding; no audio is read."""
+
+from typing import Annotated, Any
+
+import typer
+from uttershard.pipeline.dataset.shardset import ShardSet
+from uttershard.pipeline.errors import ConfigError
+from uttershard.pipeline.planning.corpus import Corpus, build_corpus
+from uttershard.pipeline.planning.plan import EpochLayout, EpochPlan, lay_out_epoch
+from uttershard.pipeline.planning.settings import Batching, Filters, Sharding
+
+from .output import Json, as_duration, as_share, print_json, print_table
+
+_DEFAULT_BINS = 60_000
+
+
+def plan(
+    dataset: Annotated[str, typer.Argument(help="Address of the dataset: the folder that holds dataset.json.")],
+    epoch: Annotated[int, typer.Option(help="Which epoch.")] = 0,
+    world_size: Annotated[int, typer.Option(help="Number of ranks.")] = 1,
+    total_shards: Annotated[
+        int | None, typer.Option(help="Logical shards, a multiple of the world size; without it, the world size.")
+    ] = None,
+    batch_bins: Annotated[
+        int | None,
+        typer.Option(help=f"Frames a batch may hold, padding included. {_DEFAULT_BINS} if there is no --batch-size."),
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Utterances of a batch, instead of --batch-bins.")] = None,
+    max_batch_size: Annotated[int | None, typer.Option(help="Most utterances of a batch.")] = None,
+    quadratic: Annotated[
+        int | None, typer.Option(help="Frames at which attention costs as much as the rest of the model.")
+    ] = None,
+    longest_first: Annotated[bool, typer.Option(help="The heaviest batch is step 0.")] = False,
+    oversize: Annotated[
+        str, typer.Option(help="An utterance longer than --batch-bins: error, drop, or alone in its batch.")
+    ] = "error",
+    equal_steps: Annotated[
+        str, typer.Option(help="How ranks come to equal steps: split, drop, pad, or off.")
+    ] = "split",
+    min_seconds: Annotated[float | None, typer.Option(help="Shortest utterance kept.")] = None,
+    max_seconds: Annotated[float | None, typer.Option(help="Longest utterance kept.")] = None,
+    where: Annotated[
+        list[str] | None, typer.Option(help="Rule over sidecar columns, e.g. 'language == \"de\"'; may be repeated.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the shuffle.")] = 0,
+    frame_shift: Annotated[float, typer.Option(help="Seconds of a frame.")] = 0.01,
+    batches: Annotated[bool, typer.Option("--batches", help="List every batch (with --json).")] = False,
+    json: Json = False,
+) -> None:
+    """Show the plan of an epoch: steps, padding, fill and logical shard of each rank, and what filters remove.
+
+    The plan is what training will do, exactly; making it reads lengths from the sidecars, no audio.
+    """
+    if batches and not json:
+        raise ConfigError("--batches lists every batch and needs --json")
+    batching = Batching(
+        batch_bins=_DEFAULT_BINS if batch_bins is None and batch_size is None else batch_bins,
+        batch_size=batch_size,
+        max_batch_size=max_batch_size,
+        quadratic=quadratic,
+        longest_first=longest_first,
+        oversize=oversize,  # type: ignore[arg-type]  # Batching says which there are
+        equal_steps=equal_steps,  # type: ignore[arg-type]
+    )
+    sharding = Sharding(0, world_size, total_shards)
+    filters = Filters(min_seconds, max_seconds, tuple(where or ()))
+    opened = ShardSet.open(dataset)
+    table = opened.index()
+    corpus = build_corpus(
+        table,
+        rows_per_tar=opened.rows_per_shard,
+        total_shards=sharding.total_shards,
+        filters=filters,
+        frame_shift=frame_shift,
+    )
+    layout = lay_out_epoch(corpus, world_size, sharding.total_shards, batching, epoch=epoch, seed=seed)
+    if json:
+        print_json(as_json(layout, batching, table["key"] if batches else None, corpus))
+    else:
+        _print_plan(layout, batching, corpus)
+
+
+def as_json(layout: EpochLayout, batching: Batching, keys: Any, corpus: Corpus) -> dict[str, Any]:
+    """Return a plan as JSON values; with `keys` (ids in dataset order) every batch too."""
+    ranks = []
+    for summary in layout.ranks:
+        rank: dict[str, Any] = {
+            "rank": summary.rank,
+            "logical_shard": summary.logical_shard,
+            "steps": summary.steps,
+            "utterances": summary.utterances,
+            "frames": summary.frames,
+            "padded_frames": summary.padded_frames,
+            "padding": summary.padding,
+            "fill": summary.fill,
+            "dropped_utterances": summary.dropped_utterances,
+        }
+        if keys is not None:
+            rank["batches"] = list(_batches(layout.plan(summary.rank), keys))
+        ranks.append(rank)
+    return {
+        "epoch": layout.epoch,
+        "world_size": layout.world_size,
+        "total_shards": layout.total_shards,
+        "batch_bins": batching.batch_bins,
+        "batch_size": batching.batch_size,
+        "steps": max(summary.steps for summary in layout.ranks),
+        "utterances": len(corpus.frames),
+        "filtered": layout.filtered,
+        "ranks": ranks,
+    }
+
+
+def _batches(plan: EpochPlan, keys: Any) -> Any:
+    for step in range(plan.steps):
+        rows = plan.batch(step)
+        longest = int(plan.longest[step])
+        yield {
+            "step": step,
+            "keys": keys.take(rows).to_pylist(),
+            "longest_frames": longest,
+            "padded_frames": longest * len(rows),
+            "filler": bool(plan.filler[step]),
+        }
+
+
+def _print_plan(layout: EpochLayout, batching: Batching, corpus: Corpus) -> None:
+    budget = f"{batching.batch_bins:,} frames" if batching.batch_bins else f"{batching.batch_size} utterances"
+    steps = {summary.steps for summary in layout.ranks}
+    shift = float(corpus.frame_shift)
+    print_table(
+        f"Epoch {layout.epoch}: {'/'.join(str(count) for count in sorted(steps))} steps on {layout.world_size} ranks, "
+        f"{layout.total_shards} logical shards, batches of {budget}",
+        ("rank", "logical shard", "steps", "utterances", "audio", "padding", "fill", "dropped"),
+        [
+            (
+                str(summary.rank),
+                str(summary.logical_shard),
+                f"{summary.steps:,}",
+                f"{summary.utterances:,}",
+                as_duration(summary.frames * shift),
+                as_share(summary.padding),
+                as_share(summary.fill),
+                f"{summary.dropped_utterances:,}",
+            )
+            for summary in layout.ranks
+        ],
+    )
+    removed = ", ".join(f"{count:,} {reason}" for reason, count in layout.filtered.items() if reason != "kept")
+    typer.echo(f"{layout.filtered['kept']:,} of {len(corpus.frames):,} utterances kept ({removed or 'no filter'})")

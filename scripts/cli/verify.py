@@ -1,0 +1,39 @@
+"""`uttershard verify`: every size, digest and checksum of a dataset; exit status 0 only if all is well."""
+
+import os
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from uttershard.writers.verify import verify as verify_dataset
+
+from .output import Json, as_bytes, as_duration, print_json
+from .progress import bars
+
+
+def verify(
+    dataset: Annotated[str, typer.Argument(help="Address of the dataset: the folder that holds dataset.json.")],
+    deep: Annotated[bool, typer.Option("--deep", help="Decode all audio too, and count its samples.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Threads; without it, one for each CPU core.")] = None,
+    json: Json = False,
+) -> None:
+    """Check a dataset: every size, digest and checksum, and that each utterance lies where the sidecar says.
+
+    Lists all that is damaged, with shard, id and offset. Exit status 0 only if nothing is.
+    """
+    report = verify_dataset(
+        dataset, deep=deep, workers=workers or len(os.sched_getaffinity(0)), progress=bars(quiet=json)
+    )
+    if json:
+        print_json({**asdict(report), "ok": report.ok})
+    else:
+        for problem in report.problems:
+            place = "" if problem.key is None else f": {problem.key!r} at offset {problem.offset}"
+            typer.echo(f"{problem.shard}{place}: {problem.what}")
+        verdict = "all is well" if report.ok else f"{len(report.problems):,} problems"
+        typer.echo(
+            f"{report.dataset}: {verdict} ({report.shards:,} shards, {report.utterances:,} utterances, "
+            f"{as_duration(report.seconds)}, {as_bytes(report.nbytes)}; audio {'decoded' if deep else 'not decoded'})"
+        )
+    if not report.ok:
+        raise typer.Exit(1)

@@ -1,0 +1,172 @@
+"""`verify`: hold every byte of a dataset against what the manifest and the sidecars say of it."""
+
+import json
+import mmap
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from uttershard.pipeline.dataset.digest import FileDigest, span_checksum
+from uttershard.pipeline.dataset.files import local_path
+from uttershard.pipeline.dataset.members import member_name
+from uttershard.pipeline.dataset.shardset import ShardSet
+from uttershard.pipeline.dataset.tar import BLOCK, TarError, split_name, walk_span
+from uttershard.pipeline.errors import ConfigError, UttershardError
+from uttershard.pipeline.reading.codecs import AUDIO_EXTENSIONS, AudioError, decode
+
+from .progress import Progress, Silent
+
+_PIECE = 8 << 20
+"""Bytes digested between two reports of progress."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that is not as it should be."""
+
+    shard: str
+    key: str | None
+    """The utterance, or None if it is about the whole shard."""
+    offset: int | None
+    """Where in the tar, or None if it is about the whole shard."""
+    what: str
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What `verify` looked at and found."""
+
+    dataset: str
+    digest: str
+    shards: int
+    utterances: int
+    seconds: float
+    nbytes: int
+    deep: bool
+    problems: tuple[Problem, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all is well."""
+        return not self.problems
+
+
+def verify(
+    dataset: str, *, deep: bool = False, workers: int = 4, progress: Progress | None = None, storage_options: Any = None
+) -> VerifyReport:
+    """Check sizes, digests and checksums of all shards, sidecars and utterances; with `deep` decode all audio too.
+
+    Args:
+        dataset: Address of the dataset.
+        deep: Decode every utterance and count its samples.
+        workers: Threads; checking and decoding release the GIL.
+        progress: Told how far it is.
+        storage_options: Keyword arguments of the dataset's fsspec file system.
+
+    Raises:
+        DataError: There is no dataset, or its manifest is damaged. All else is in the report.
+    """
+    if workers < 1:
+        raise ConfigError(f"workers is {workers}; it must be 1 or more")
+    opened = ShardSet.open(dataset, storage_options)
+    manifest, listener = opened.manifest, progress or Silent()
+    problems: list[Problem] = []
+    listener.begin("verify", utterances=manifest.utterances, seconds=manifest.seconds)
+    try:
+        with ThreadPoolExecutor(workers) as pool:
+            for shard, found in enumerate(
+                pool.map(lambda index: _check_shard(opened, index, deep), range(len(manifest.shards)))
+            ):
+                entry = manifest.shards[shard]
+                problems.extend(found)
+                listener.advance(
+                    utterances=entry.utterances, seconds=entry.seconds, nbytes=entry.tar_bytes, refused=len(found)
+                )
+    finally:
+        listener.end()
+    return VerifyReport(
+        dataset=opened.address,
+        digest=opened.digest,
+        shards=len(manifest.shards),
+        utterances=manifest.utterances,
+        seconds=manifest.seconds,
+        nbytes=manifest.tar_bytes,
+        deep=deep,
+        problems=tuple(problems),
+    )
+
+
+def _check_shard(dataset: ShardSet, shard: int, deep: bool) -> list[Problem]:
+    entry = dataset.manifest.shards[shard]
+    try:
+        dataset.check_tar_size(shard)
+        rows, _ = dataset.sidecar(shard)
+    except UttershardError as error:
+        return [Problem(entry.tar, None, None, str(error))]
+    path = local_path(dataset.tar_address(shard))
+    if path is None:
+        raise ConfigError(f"{dataset.tar_address(shard)}: verify reads local tars; copy the dataset to a disk")
+    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        tar = memoryview(mapped)
+        try:
+            problems = [
+                Problem(entry.tar, row["key"], row["offset"], what)
+                for row, expected in _with_expected_offset(rows.to_pylist())
+                for what in _check_utterance(tar, row, expected, deep)
+            ]
+            digest = FileDigest()
+            for start in range(0, len(tar), _PIECE):
+                digest.update(tar[start : start + _PIECE])
+        finally:
+            tar.release()
+    if digest.text() != entry.tar_digest and not problems:
+        # No utterance is touched: the damage is in the end mark.
+        problems.append(Problem(entry.tar, None, None, f"digest {digest.text()}, the manifest says {entry.tar_digest}"))
+    return problems
+
+
+def _with_expected_offset(rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], int]]:
+    """Pair each row with the end of the row before it: utterances follow one another without a gap."""
+    expected = 0
+    for row in rows:
+        yield row, expected
+        expected = row["offset"] + row["nbytes"]
+
+
+def _check_utterance(tar: memoryview, row: dict[str, Any], expected_offset: int, deep: bool) -> list[str]:
+    span = tar[row["offset"] : row["offset"] + row["nbytes"]]
+    if row["offset"] != expected_offset or len(span) != row["nbytes"] or len(span) % BLOCK:
+        return [
+            f"the sidecar places it at {row['offset']} with {row['nbytes']} bytes, which does not follow from its rows"
+        ]
+    if span_checksum(span) != row["xxh3"]:
+        return ["its bytes are damaged: the checksum does not match the sidecar's"]
+    try:
+        members = {
+            split_name(member.name): span[member.start : member.start + member.size] for member in walk_span(span)
+        }
+    except TarError as error:
+        return [str(error)]
+    problems = [
+        f"member {stem}.{ending} belongs to another id" for stem, ending in members if stem != member_name(row["key"])
+    ]
+    parts = {ending: data for (_, ending), data in members.items()}
+    stored = json.loads(bytes(parts.get("json", b"null")))
+    if not isinstance(stored, dict) or stored.get("id") != row["key"]:
+        problems.append("its .json member does not hold its id")
+    audio = [data for ending, data in parts.items() if f".{ending}" in AUDIO_EXTENSIONS]
+    if len(audio) != 1:
+        problems.append(f"{len(audio)} audio members")
+    elif deep:
+        problems.extend(_check_audio(audio[0], row))
+    return problems
+
+
+def _check_audio(audio: memoryview, row: dict[str, Any]) -> list[str]:
+    try:
+        decode(row["codec"], audio, row["num_samples"], row["channels"])
+    except AudioError as error:
+        return [f"its audio does not decode: {error}"]
+    return []
