@@ -119,6 +119,8 @@ class ListingBuilder:
 def encode_metadata(fields: Mapping[str, Any]) -> str | None:
     """Return the JSON of an utterance's metadata, or None if there is none.
 
+    A number that overflows to infinity, which JSON can't hold, is a ValueError.
+
     A field `id` would be hidden by the utterance's own id in the `.json` member: it is kept as `source_id`.
 
     Example:
@@ -129,7 +131,7 @@ def encode_metadata(fields: Mapping[str, Any]) -> str | None:
         return None
     if "id" in fields:
         fields = {**{name: value for name, value in fields.items() if name != "id"}, "source_id": fields["id"]}
-    return json.dumps(fields, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return json.dumps(fields, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def printable(text: str) -> str:

@@ -101,11 +101,10 @@ def probe_files(uris: list[str]) -> FileFacts:
 
 
 def _files_to_open(table: pa.Table, file_of_row: NDArray[np.int32], settings: PackSettings) -> NDArray[np.int64]:
-    whole = pc.and_(pc.is_null(table["start"]), pc.is_null(table["end"]))
     unknown = pc.and_(pc.is_null(table["duration"]), pc.is_null(table["end"]))
     unsized = pc.is_null(table["size"])
     wanted = np.unique(file_of_row[pc.or_(unknown, unsized).to_numpy()])
-    if not len(wanted) and (_transcodes(settings) or not pc.all(whole).as_py()):
+    if not len(wanted) and (_transcodes(settings) or not _is_whole(table).all()):
         # The rate decides how large the result is: ask a sample of the files, the same one whenever this is run.
         files = np.unique(file_of_row)
         keys = [str(file) for file in files.tolist()]
@@ -174,10 +173,14 @@ def _estimate_bytes(
     if settings.sample_rate is not None:
         mean = float(settings.sample_rate * (settings.channels or 1))
     encoded = seconds * mean * _BYTES_PER_VALUE[settings.codec]
-    whole = pc.and_(pc.is_null(table["start"]), pc.is_null(table["end"])).to_numpy()
     sizes = pc.coalesce(table["size"], pa.array(facts.sizes[file_of_row])).to_numpy()
-    copied = whole & (not _transcodes(settings))
+    copied = _is_whole(table) & (not _transcodes(settings))
     return np.where(copied, sizes, encoded) + _OVERHEAD_BYTES
+
+
+def _is_whole(table: pa.Table) -> NDArray[np.bool_]:
+    """Say of each utterance whether it is a whole file."""
+    return np.asarray((_floats(table, "start", 0.0) == 0.0) & pc.is_null(table["end"]).to_numpy())
 
 
 def _transcodes(settings: PackSettings) -> bool:

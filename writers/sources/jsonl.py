@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NoReturn
 
 from ..listing import Listing, ListingBuilder
 from .base import is_file_called, local_path_of
-from .lines import Line, NotUtf8Error, decode, read_lines
+from .lines import Line, decode, read_lines
 from .records import BadRecordError, FieldNames, add_record
 
 
@@ -49,16 +49,19 @@ class JsonlSource:
                 add_record(names, builder, path.parent, _parse(line), line.source)
             except BadRecordError as error:
                 builder.refuse(error.key, line.source, str(error))
-            except NotUtf8Error as error:
+            except ValueError as error:  # not UTF-8, or a number of thousands of digits
                 builder.refuse(None, line.source, str(error))
         return builder.finish(str(path.parent), str(path))
 
 
 def _parse(line: Line) -> dict[str, Any]:
+    text = decode(line.data)
     try:
-        record = json.loads(decode(line.data), parse_constant=_refuse_constant)
+        record = json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise BadRecordError(f"not JSON: {error.msg} at column {error.colno}") from error
+    except RecursionError as error:
+        raise BadRecordError("not JSON that can be read: nested too deeply") from error
     if not isinstance(record, dict):
         raise BadRecordError(f"a JSON object expected, found {type(record).__name__}")
     return record

@@ -1,0 +1,87 @@
+"""CSV and TSV tables: what is listed, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+from corpora import write_audio, write_lines
+from uttershard.pipeline.errors import ConfigError, DataError
+from uttershard.writers.sources.csv import CsvSource
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with one.wav and two.wav."""
+    write_audio(tmp_path / "one.wav")
+    write_audio(tmp_path / "two.wav", seed=1)
+    return tmp_path
+
+
+def test_csv_with_quotes(folder: Path) -> None:
+    path = write_lines(
+        folder / "t.csv",
+        "audio_filepath,text,duration,speaker",
+        'one.wav,"a ""b"", c",1.0,tom',
+        'two.wav,"two',
+        "",
+        'lines",,',
+    )
+    listing = CsvSource(str(path)).list_utterances()
+    assert listing.refused == []
+    table = listing.utterances
+    assert table["key"].to_pylist() == ["one", "two"]
+    assert table["text"].to_pylist() == ['a "b", c', "two\n\nlines"]
+    assert table["duration"].to_pylist() == [1.0, None]
+    assert table["metadata"].to_pylist() == ['{"speaker":"tom"}', None]
+    assert table["origin"].to_pylist() == ["t.csv:2", "t.csv:5"]
+
+
+def test_tsv_takes_quotes_for_text(folder: Path) -> None:
+    path = write_lines(folder / "t.tsv", "path\tsentence", 'one.wav\t"Hello', 'two.wav\tsaid "x"')
+    listing = CsvSource(str(path), audio="path", text="sentence").list_utterances()
+    assert listing.utterances["text"].to_pylist() == ['"Hello', 'said "x"']
+
+
+def test_delimiter_and_header_by_option(folder: Path) -> None:
+    path = write_lines(folder / "metadata.csv", "one.wav|First, of all", "two.wav|Second")
+    listing = CsvSource(str(path), audio="file", delimiter="|", header="file,text").list_utterances()
+    assert listing.utterances["text"].to_pylist() == ["First, of all", "Second"]
+
+
+def test_segments(folder: Path) -> None:
+    path = write_lines(folder / "t.csv", "id,wav,begin,len", "a,one.wav,0.5,0.25")
+    listing = CsvSource(str(path), audio="wav", offset="begin", duration="len").list_utterances()
+    assert listing.utterances.select(["key", "start", "end"]).to_pylist() == [{"key": "a", "start": 0.5, "end": 0.75}]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("two.wav", "1 fields, the header has 3"),
+        ("two.wav,x,long", "'duration' must be a number of seconds, found 'long'"),
+        (",x,1", "no field 'audio_filepath'"),
+        ("none.wav,x,1", "the audio file does not exist"),
+        (b"two.wav,caf\xe9,1", "not UTF-8: byte 0xe9 at position 12"),
+        ('"two"x,x,1', "not a row of the table"),
+    ],
+)
+def test_bad_row(folder: Path, line: str | bytes, reason: str) -> None:
+    path = write_lines(folder / "t.csv", "audio_filepath,text,duration", line, "one.wav,x,1")
+    listing = CsvSource(str(path)).list_utterances()
+    [refusal] = listing.refused
+    assert refusal.source == "t.csv:2"
+    assert reason in refusal.reason
+    assert listing.utterances["key"].to_pylist() == ["one"]
+
+
+def test_bad_header(folder: Path) -> None:
+    path = write_lines(folder / "t.csv", "file,text", "one.wav,x")
+    with pytest.raises(ConfigError, match=r"no column 'audio_filepath'; there are file, text.*audio=COLUMN"):
+        CsvSource(str(path)).list_utterances()
+    with pytest.raises(ConfigError, match="no column 'clip'"):
+        CsvSource(str(path), audio="file", id="clip").list_utterances()
+    path = write_lines(folder / "t.csv", "audio_filepath,text,text", "one.wav,x,y")
+    with pytest.raises(ConfigError, match="the column 'text' twice"):
+        CsvSource(str(path)).list_utterances()
+    (folder / "t.csv").write_bytes(b"")
+    with pytest.raises(DataError, match="not even a header"):
+        CsvSource(str(path)).list_utterances()

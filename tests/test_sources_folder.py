@@ -1,0 +1,48 @@
+"""Folders of audio: what is listed, and what is refused."""
+
+import os
+from pathlib import Path
+
+import pytest
+from corpora import write_audio
+from uttershard.pipeline.errors import DataError
+from uttershard.writers.sources.folder import FolderSource
+
+
+def test_audio_with_transcripts_beside(tmp_path: Path) -> None:
+    write_audio(tmp_path / "b" / "one.two.FLAC")
+    write_audio(tmp_path / "a.wav")
+    write_audio(tmp_path / "b" / "._one.wav")
+    (tmp_path / "a.txt").write_text("\ufeffhello\n", "utf-8")
+    (tmp_path / "b" / "notes.md").write_text("x")
+    listing = FolderSource(str(tmp_path)).list_utterances()
+    assert listing.refused == []
+    assert listing.utterances.select(["key", "uri", "text", "origin"]).to_pylist() == [
+        {"key": "a", "uri": str(tmp_path / "a.wav"), "text": "hello", "origin": "a.wav"},
+        {"key": "b/one.two", "uri": str(tmp_path / "b/one.two.FLAC"), "text": None, "origin": "b/one.two.FLAC"},
+    ]
+
+
+def test_links_are_followed_and_loops_are_not(tmp_path: Path) -> None:
+    write_audio(tmp_path / "disk" / "x.wav")
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "part").symlink_to(tmp_path / "disk")
+    (tmp_path / "disk" / "loop").symlink_to(tmp_path / "disk")
+    listing = FolderSource(str(tmp_path / "corpus")).list_utterances()
+    assert listing.utterances["key"].to_pylist() == ["part/x"]
+
+
+def test_bad_names_and_transcripts_are_refused(tmp_path: Path) -> None:
+    write_audio(tmp_path / "a.wav")
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9")
+    write_audio(tmp_path / "b.wav").rename(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.wav")))
+    listing = FolderSource(str(tmp_path)).list_utterances()
+    assert listing.utterances.num_rows == 0
+    assert [(key, source) for key, source, _ in listing.refused] == [("a", "a.txt"), ("\\udcff", "\\udcff.wav")]
+    assert "not UTF-8: byte 0xe9 at position 4" in listing.refused[0].reason
+    assert "not valid Unicode" in listing.refused[1].reason
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not a folder"):
+        FolderSource(str(tmp_path / "none")).list_utterances()
