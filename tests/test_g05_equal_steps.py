@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,8 +22,8 @@ from uttershard.pipeline.planning.settings import Batching, Filters, Sharding
     fixed=st.booleans(),
 )
 def test_equal_on_all_ranks_or_refused_by_name(case: Case, times: int, policy: str, fixed: bool) -> None:
-    size = {"batch_size": times} if fixed else {"batch_bins": times * int(case.frames.max())}
-    batching = Batching(**size, equal_steps=policy)  # type: ignore[arg-type]
+    size: dict[str, Any] = {"batch_size": times} if fixed else {"batch_bins": times * int(case.frames.max())}
+    batching = Batching(**size, equal_steps=policy)
     corpus = case.corpus()
     shards = case.total_shards
     own = lay_out_epoch(

@@ -65,45 +65,9 @@ def test_streams_differ_in_every_part() -> None:
 def test_golden_pieces() -> None:
     assert stream_key(Stream.UTTERANCES, 0, 0) == 12793040940332582595
     assert hash_ordinals(7, np.arange(3)).tolist() == [7191089600892374487, 309689372594955804, 16616101746815609346]
-    assert bucket_edges(100, 0.1).tolist() == [
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-        7,
-        8,
-        9,
-        10,
-        11,
-        12,
-        13,
-        14,
-        15,
-        16,
-        17,
-        18,
-        19,
-        20,
-        22,
-        24,
-        26,
-        28,
-        30,
-        33,
-        36,
-        39,
-        42,
-        46,
-        50,
-        55,
-        60,
-        66,
-        72,
-        79,
-        86,
-        94,
+    assert bucket_edges(100, 0.1)[:20].tolist() == list(range(1, 21))
+    assert bucket_edges(100, 0.1)[20:].tolist() == [
+        *(22, 24, 26, 28, 30, 33, 36, 39, 42, 46, 50, 55, 60, 66, 72, 79, 86, 94)
     ]
     assert order_steps(10, seed=3, epoch=1).tolist() == [7, 8, 2, 5, 1, 4, 9, 0, 3, 6]
     assert corpus_of(_lengths(50), tars=3, total_shards=4).bounds.tolist() == [0, 12, 26, 39, 50]
@@ -203,7 +167,7 @@ def test_length_order_is_one_order_for_every_sort(seed: int, utterances: int, lo
 
 
 def test_equal_hashes_fall_back_to_the_ordinal(monkeypatch: pytest.MonkeyPatch) -> None:
-    def constant(key: int, ordinals: np.ndarray, out: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    def constant(key: int, ordinals: np.ndarray, out: np.ndarray) -> np.ndarray:
         out[...] = 5
         return out
 

@@ -146,7 +146,7 @@ def test_filters_compare_describe_and_travel_to_workers() -> None:
         "where": ["seconds < 3", '(codec == "wav")'],
     }
     assert filters.columns is None
-    assert Filters(where="seconds < 3 and speaker == 'a'").columns == {"seconds", "speaker"}
+    assert Filters(where="seconds < 3 and speaker == 'a'").columns == frozenset(["seconds", "speaker"])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """PlanDataset: the batches of a loader for a DataLoader of the user's own.
 
 Each worker plans the epoch itself (a plan is a function, so all come to the same) and decodes the steps w, w + n,
-w + 2n, …; DataLoader takes them from its workers in that very order. Batches travel packed, as int16, by torch's own handover.
+w + 2n, …; DataLoader takes them from its workers in that very order. Batches travel packed, as int16, by torch's own
+handover.
 """
 
 from collections.abc import Iterator

@@ -81,7 +81,7 @@ def split_span(spec: BatchSpec, row: int, span: memoryview, tar: str) -> Members
             parts[split_name(member.name)[1]] = span[member.start : member.start + member.size]
     except TarError as error:
         raise UtteranceError(f"{_where(spec, row, tar)}: {error}") from error
-    audio = [name for name in parts if name.rpartition(".")[2] in AUDIO_EXTENSIONS]
+    audio = [name for name in parts if f".{name.rpartition('.')[2]}" in AUDIO_EXTENSIONS]
     if len(audio) != 1:
         raise UtteranceError(f"{_where(spec, row, tar)}: {len(audio)} audio members ({', '.join(parts)}), expected one")
     text = parts.get("txt")

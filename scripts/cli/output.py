@@ -10,6 +10,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+_WIDE = 160
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 
@@ -25,7 +27,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
         table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    _console().print(table)
 
 
 def print_pairs(title: str, pairs: Iterable[tuple[str, str]]) -> None:
@@ -35,7 +37,13 @@ def print_pairs(title: str, pairs: Iterable[tuple[str, str]]) -> None:
     table.add_column(overflow="fold")
     for name, value in pairs:
         table.add_row(name, value)
-    Console().print(table)
+    _console().print(table)
+
+
+def _console() -> Console:
+    """Print to the terminal's width, and to a file or a pipe without cutting anything."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDE)
 
 
 def as_duration(seconds: float) -> str:

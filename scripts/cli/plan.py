@@ -131,7 +131,7 @@ def _print_plan(layout: EpochLayout, batching: Batching, corpus: Corpus) -> None
     print_table(
         f"Epoch {layout.epoch}: {'/'.join(str(count) for count in sorted(steps))} steps on {layout.world_size} ranks, "
         f"{layout.total_shards} logical shards, batches of {budget}",
-        ("rank", "logical shard", "steps", "utterances", "audio", "padding", "fill", "dropped"),
+        ("rank", "shard", "steps", "utterances", "audio", "padding", "fill", "dropped"),
         [
             (
                 str(summary.rank),
