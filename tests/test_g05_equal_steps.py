@@ -23,7 +23,7 @@ from uttershard.pipeline.planning.settings import Batching, Filters, Sharding
 )
 def test_equal_on_all_ranks_or_refused_by_name(case: Case, times: int, policy: str, fixed: bool) -> None:
     size: dict[str, Any] = {"batch_size": times} if fixed else {"batch_bins": times * int(case.frames.max())}
-    batching = Batching(**size, equal_steps=policy)
+    batching = Batching(**size, equal_steps=policy)  # type: ignore[arg-type]
     corpus = case.corpus()
     shards = case.total_shards
     own = lay_out_epoch(
