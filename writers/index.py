@@ -122,7 +122,8 @@ def _run(
             if expected is not None and expected != entry.tar_digest:
                 raise DataError(
                     f"{tasks[number].tar}: not the tar that {MANIFEST_NAME} lists ({entry.tar_digest}, "
-                    f"expected {expected}): it is damaged or replaced. Copy it again; if the change is meant, move the manifest away and index again"
+                    f"expected {expected}): it is damaged or replaced. Copy it again; if the change is meant, move the "
+                    "manifest away and index again"
                 )
             entries[number] = entry
             if is_new:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import soxr
 from numpy.typing import NDArray
-from uttershard.pipeline.errors import ConfigError, DataError
+
+from ..errors import ConfigError, DataError
 
 _INT16_SCALE = 32768.0
 _INT32_SCALE = 2147483648.0

@@ -20,8 +20,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import BinaryIO
 
-from uttershard.pipeline.errors import ConfigError
-
+from ...errors import ConfigError
 from . import flac, mp3, ogg, wav
 from .base import AudioError, AudioInfo, Codec, DType, Samples, Scratch, as_bytes_view
 from .sniff import sniff, sniff_file

@@ -11,7 +11,8 @@ from typing import Any, BinaryIO, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from uttershard.pipeline.errors import DataError
+
+from ...errors import DataError
 
 DType: TypeAlias = Literal["int16", "float32"]
 Samples: TypeAlias = NDArray[np.int16] | NDArray[np.float32]
