@@ -28,25 +28,20 @@ class LengthOrder:
     lengths: NDArray[np.int32]
 
 
-def bucket_edges(longest: int, width: float, limit: int | None = None) -> NDArray[np.int32]:
+def bucket_edges(longest: int, width: float) -> NDArray[np.int32]:
     """Return the shortest length of each bucket, ascending, up to the bucket that holds `longest`.
 
     Args:
         longest: longest utterance, in frames.
         width: relative width of a bucket.
-        limit: longest utterance that fits the budget; longer ones share one last bucket, so that they come first in
-            length order and are no bound for any other.
     """
     # Integers only: a power or a logarithm would round differently from one mathematics library to the next.
     ratio = 1 + Fraction(str(width))
-    top = longest if limit is None else min(longest, limit)
     edges = []
     edge = 1
-    while edge <= top:
+    while edge <= longest:
         edges.append(edge)
         edge = max(edge + 1, edge * ratio.numerator // ratio.denominator)
-    if top < longest:
-        edges.append(top + 1)
     return np.array(edges, np.int32)
 
 

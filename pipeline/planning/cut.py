@@ -57,7 +57,8 @@ def count_batches(stairs: Staircase, batching: Batching) -> int:
     if batching.batch_bins is None:
         return -(-stairs.utterances // (batching.batch_size or 1))
     most = batching.max_batch_size or stairs.utterances
-    return sum(count for _, count in _cut(stairs, batching.batch_bins, 0, most, stairs.utterances))
+    runs, _ = _cut(stairs, batching.batch_bins, 0, most, stairs.utterances)
+    return sum(count for _, count in runs)
 
 
 def cut_exactly(stairs: Staircase, batching: Batching, batches: int) -> NDArray[np.int64]:
@@ -101,8 +102,7 @@ def _cut_finer(stairs: Staircase, batch_bins: int, most: int, batches: int) -> l
     """
 
     def fits(budget: int, finer: int) -> bool:
-        runs = _cut(stairs, budget, finer, most, batches)
-        return sum(size * count for size, count in runs) >= stairs.utterances
+        return _cut(stairs, budget, finer, most, batches)[1] >= stairs.utterances
 
     # No batch is charged more than its budget, so that batches * budget covers all charges: most budgets need no try.
     # Not so below the longest utterance, which is let through alone.
@@ -112,13 +112,14 @@ def _cut_finer(stairs: Staircase, batch_bins: int, most: int, batches: int) -> l
         least = 1
     budget = least + bisect.bisect_left(range(least, batch_bins), True, key=lambda b: fits(b, 0))
     finer = bisect.bisect_left(range(1, batches), True, key=lambda j: not fits(budget, j))
-    return _cut(stairs, budget, finer, most, batches)
+    return _cut(stairs, budget, finer, most, batches)[0]
 
 
-def _cut(stairs: Staircase, budget: int, finer: int, most: int, batches: int) -> list[tuple[int, int]]:
+def _cut(stairs: Staircase, budget: int, finer: int, most: int, batches: int) -> tuple[list[tuple[int, int]], int]:
     """Return a greedy cut of at most so many batches: the first `finer` at `budget - 1`, the others at `budget`.
 
-    It comes as runs of (utterances of a batch, number of such batches); the very last batch may be over the end.
+    It comes as runs of (utterances of a batch, number of such batches), and the position where it ends: before the
+    last utterance if the batches do not suffice, or beyond it by what the last batch has room for.
     """
     costs, ends, size = stairs.costs, stairs.ends, stairs.utterances
     runs: list[tuple[int, int]] = []
@@ -126,10 +127,14 @@ def _cut(stairs: Staircase, budget: int, finer: int, most: int, batches: int) ->
     for allowance, left in ((budget - 1, finer), (budget, batches - finer)):
         while left and position < size:
             stair = bisect.bisect_right(ends, position, stair)
-            utterances = min(allowance // costs[stair] or 1, most)
+            utterances = allowance // costs[stair] or 1
+            if utterances > most:
+                utterances = most
             # As many batches as start on this stair; the last of them may end on a lower one.
-            count = min(-((position - ends[stair]) // utterances), left)
+            count = -((position - ends[stair]) // utterances)
+            if count > left:
+                count = left
             runs.append((utterances, count))
             position += utterances * count
             left -= count
-    return runs
+    return runs, position

@@ -183,7 +183,7 @@ def _handle_oversize(corpus: Corpus, batching: Batching) -> int:
 
 def _order_ranks(corpus: Corpus, shards: list[int], batching: Batching, key: int) -> list[LengthOrder]:
     limit = batching.longest_frames
-    edges = bucket_edges(int(corpus.frames.max()), batching.bucket_width, limit)
+    edges = bucket_edges(int(corpus.frames.max()), batching.bucket_width)
     orders = []
     for shard in shards:
         rows = corpus.kept_rows(shard)
