@@ -108,7 +108,7 @@ def test_every_import_goes_one_way(repository: Path) -> None:
         ("writers.pack", "from uttershard.scripts import cli", False),
         ("pipeline.loader.plain", "import uttershard.writers", False),
         ("scripts.cli.main", "from uttershard.writers import pack", True),
-        ("scripts.cli.main", "from ..bench import table", True),
+        ("scripts.cli.main", "from ..benchmarks import table", True),
         ("pipeline.sideroom.new", "from ..errors import DataError", False),
         ("writers.pack", "import numpy, os.path\nfrom collections import abc", True),
     ],
