@@ -34,6 +34,11 @@ def open_audio(uri: str) -> Iterator[BinaryIO]:
         raise AudioError(f"the audio file {uri} can't be read ({error.strerror or error})") from error
 
 
+def with_address(reason: str, uri: str) -> str:
+    """Add the file to a reason that does not name it: "empty file" alone helps nobody."""
+    return reason if uri in reason or uri.startswith(PIPE) else f"{reason} ({uri})"
+
+
 def _run(command: str) -> bytes:
     # A pipe in wav.scp is a shell command by definition; it gets here only if the user allowed pipes.
     result = subprocess.run(command, shell=True, capture_output=True, stdin=subprocess.DEVNULL, check=False)  # noqa: S602

@@ -70,6 +70,8 @@ def local_cluster(workers: int | None, retries: int) -> Iterator[Cluster]:
             processes=True,
             host="127.0.0.1",
             dashboard_address=None,
+            # Without a port of its own the scheduler warns about a second cluster on this machine.
+            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
             # Lost workers are replaced and their tasks given out again: nothing a person has to read about.
             silence_logs=logging.CRITICAL,
         ) as cluster,

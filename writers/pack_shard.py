@@ -18,10 +18,11 @@ from uttershard.pipeline.errors import DataError
 from uttershard.pipeline.reading.codecs import AudioError
 
 from .audio import fetch
+from .audio_files import with_address
 from .commit import atomic_write, write_atomically
 from .describe import SidecarRows, describe, encode_members
 from .job import FinishedShard, JobFolder
-from .listing import PIPE, Refusal
+from .listing import Refusal
 from .plan import read_shard
 from .settings import PackSettings
 from .tar_writer import ShardTar
@@ -78,9 +79,7 @@ def _pack_utterance(utterance: dict[str, Any], tar: ShardTar, rows: SidecarRows,
     try:
         audio = fetch(utterance["uri"], utterance["start"], utterance["end"], task.settings)
     except AudioError as error:
-        uri = utterance["uri"]
-        # A reason like "empty file" helps only with the name of the file.
-        return str(error) if uri in str(error) or uri.startswith(PIPE) else f"{error} ({uri})"
+        return with_address(str(error), utterance["uri"])
     members = encode_members(utterance["key"], audio.info, audio.data, utterance["text"], utterance["metadata"])
     description = describe(members, task.columns, audio.info)
     rows.add(description, tar.add(member_name(utterance["key"]), members))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from uttershard.pipeline.reading.codecs import AudioError, probe
 
 from .assign import shuffle
-from .audio_files import open_audio
+from .audio_files import open_audio, with_address
 from .listing import Refusal
 from .settings import PackSettings
 
@@ -73,9 +73,7 @@ def probe_corpus(table: pa.Table, settings: PackSettings, run: RunChunks) -> Pro
     seconds, reasons = _durations(table, file_of_row, facts)
     good = np.ones(table.num_rows, dtype=bool)
     good[list(reasons)] = False
-    refused = [
-        Refusal(table["key"][row].as_py(), table["origin"][row].as_py(), reason) for row, reason in reasons.items()
-    ]
+    refused = [_refusal(table, row, reason) for row, reason in reasons.items()]
     estimate = _estimate_bytes(table, seconds, file_of_row, facts, settings)
     table = table.append_column("seconds", pa.array(seconds)).filter(pa.array(good))
     return Probed(table, refused, int(estimate[good].sum()))
@@ -176,6 +174,11 @@ def _estimate_bytes(
     sizes = pc.coalesce(table["size"], pa.array(facts.sizes[file_of_row])).to_numpy()
     copied = _is_whole(table) & (not _transcodes(settings))
     return np.where(copied, sizes, encoded) + _OVERHEAD_BYTES
+
+
+def _refusal(table: pa.Table, row: int, reason: str) -> Refusal:
+    key, origin, uri = (table[name][row].as_py() for name in ("key", "origin", "uri"))
+    return Refusal(key, origin, with_address(reason, uri))
 
 
 def _is_whole(table: pa.Table) -> NDArray[np.bool_]:
