@@ -2,7 +2,7 @@
 
 from typing import Literal, Protocol
 
-Phase = Literal["list", "probe", "pack", "index", "verify"]
+Phase = Literal["list", "probe", "pack", "index", "verify", "stats"]
 
 
 class Progress(Protocol):
@@ -12,12 +12,18 @@ class Progress(Protocol):
         """A phase begins; totals are None where they are not known."""
         ...
 
-    def advance(self, *, utterances: int = 0, seconds: float = 0.0, nbytes: int = 0, refused: int = 0) -> None:
+    def advance(
+        self, *, utterances: int = 0, seconds: float = 0.0, nbytes: int = 0, refused: int = 0, retries: int = 0
+    ) -> None:
         """So much more is done."""
         ...
 
     def end(self) -> None:
         """The phase is over, also when it failed."""
+        ...
+
+    def note(self, message: str) -> None:
+        """Something a person may want to know; also between phases."""
         ...
 
 
@@ -27,8 +33,13 @@ class Silent:
     def begin(self, phase: Phase, *, utterances: int | None, seconds: float | None) -> None:
         """Do nothing."""
 
-    def advance(self, *, utterances: int = 0, seconds: float = 0.0, nbytes: int = 0, refused: int = 0) -> None:
+    def advance(
+        self, *, utterances: int = 0, seconds: float = 0.0, nbytes: int = 0, refused: int = 0, retries: int = 0
+    ) -> None:
         """Do nothing."""
 
     def end(self) -> None:
+        """Do nothing."""
+
+    def note(self, message: str) -> None:
         """Do nothing."""

@@ -13,11 +13,11 @@ from functools import partial
 from os import PathLike, fspath
 from typing import Any
 
-from uttershard.pipeline.dataset.manifest import MANIFEST_NAME, Manifest, ShardEntry, encode_manifest
+from uttershard.pipeline.dataset.manifest import MANIFEST_NAME, Manifest, ShardEntry, encode_manifest, shard_names
 from uttershard.pipeline.errors import ConfigError, DataError
 
 from .assign import assign, shard_count
-from .cluster import Cluster, local_cluster
+from .cluster import Cluster, ClusterSettings, cluster_settings, start_cluster
 from .columns import infer_columns
 from .commit import NoSpaceError, write_atomically
 from .fingerprint import differences, fingerprint
@@ -57,6 +57,7 @@ def pack(
     target: str | PathLike[str],
     *,
     from_: str | None = None,
+    cluster: ClusterSettings | str | None = None,
     progress: Progress | None = None,
     **settings: Any,
 ) -> PackSummary:
@@ -69,6 +70,8 @@ def pack(
         source: The corpus: a Kaldi directory, a JSONL manifest, a CSV or TSV table, a folder of audio.
         target: Folder of the dataset; made if it is not there.
         from_: Kind of the source (see `sources.registry`); guessed if None.
+        cluster: Where tasks run: a name (`local`, `slurm`, ...), the address of a scheduler, or whole settings; None
+            for this machine. The setting `workers` says how many, and wins over the settings' `n_workers`.
         progress: Told how far the job is.
         **settings: Fields of `PackSettings`.
 
@@ -82,10 +85,11 @@ def pack(
     """
     began = time.monotonic()
     chosen = _settings(settings)
+    workers = cluster_settings(cluster, chosen.workers)
     reader = open_source(fspath(source), from_, chosen.source_options, allow_pipes=chosen.allow_pipes)
     folder = open_target(fspath(target), overwrite=chosen.overwrite)
     with _locked(folder):
-        return _Job(folder, chosen, progress or Silent(), began).run(reader)
+        return _Job(folder, chosen, workers, progress or Silent(), began).run(reader)
 
 
 def _settings(values: dict[str, Any]) -> PackSettings:
@@ -119,6 +123,7 @@ class _Job:
 
     folder: JobFolder
     settings: PackSettings
+    workers: ClusterSettings
     progress: Progress
     began: float
 
@@ -132,7 +137,7 @@ class _Job:
             self.folder.remove()
             return self._summary(complete, count_refused(self.folder.target), already_complete=True)
         state = self._unfinished(identity)
-        with local_cluster(self.settings.workers, self.settings.retries) as cluster:
+        with start_cluster(self.workers, self.settings.retries, self.progress) as cluster:
             if state is None:
                 state = self._prepare(listing, identity, corpus, quarantine, cluster)
             else:
@@ -219,7 +224,8 @@ class _Job:
         finished: dict[int, FinishedShard] = {}
         total = sum(shard.seconds for shard in outline)
         with self._phase("pack", utterances=state.utterances, seconds=total), self._room(finished, state.shards):
-            for shard, result in cluster.run(pack_shard, (make_task(shard=shard) for shard in range(state.shards))):
+            tasks = (make_task(shard=shard) for shard in range(state.shards))
+            for shard, result in cluster.run(pack_shard, tasks, _shard_name):
                 finished[shard] = result
                 entry, refused = result.entry, len(result.refused)
                 self.progress.advance(
@@ -259,11 +265,19 @@ class _Job:
 
     @contextmanager
     def _room(self, finished: dict[int, FinishedShard], shards: int) -> Iterator[None]:
-        """Say, when the disk is full, how far the job got and how to go on."""
+        """Say, when the disk is full or the job is stopped, how far it got and how to go on."""
         try:
             yield
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"stopped: {len(finished)} of {shards} shards are done and kept. Run the same command again to go on"
+            ) from None
         except NoSpaceError as error:
             raise NoSpaceError(
                 f"{error}: {len(finished)} of {shards} shards are done and kept. "
                 "Free space and run the same command again"
             ) from error
+
+
+def _shard_name(shard: int) -> str:
+    return shard_names(shard)[0]

@@ -14,8 +14,8 @@ def main() -> None:
     except UttershardError as error:
         print(f"uttershard: {error}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("uttershard: stopped", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(f"uttershard: {stop or 'stopped'}", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # `uttershard plan … | head`
         sys.stderr.close()

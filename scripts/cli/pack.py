@@ -9,6 +9,7 @@ from uttershard.writers import pack as pack_corpus
 from uttershard.writers.settings import parse_max_errors, parse_size
 from uttershard.writers.sources import source_names
 
+from .cluster import ClusterConfig, ClusterName, Dashboard, Retries, Workers, chosen_cluster
 from .output import Json, as_bytes, as_duration, print_json
 from .progress import bars
 
@@ -40,7 +41,11 @@ def pack(
         typer.Option(help="Metadata field to keep as a sidecar column, so that filters can use it; may be repeated."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the shuffle that deals utterances to shards.")] = 0,
-    workers: Annotated[int | None, typer.Option(help="Worker processes; without it, one for each CPU core.")] = None,
+    cluster: ClusterName = None,
+    cluster_config: ClusterConfig = None,
+    workers: Workers = None,
+    retries: Retries = 5,
+    dashboard: Dashboard = False,
     on_error: Annotated[
         str, typer.Option(help="skip lists a bad utterance in errors.jsonl and goes on; raise stops at the first.")
     ] = "skip",
@@ -63,6 +68,8 @@ def pack(
 
         uttershard pack data/train shards/train --column speaker
 
+        uttershard pack data/train shards/train --cluster slurm --workers 64
+
         uttershard pack train.jsonl shards/train --codec flac --sample-rate 16000 --shards 64
     """
     summary = pack_corpus(
@@ -78,7 +85,8 @@ def pack(
         multiple=multiple,
         columns=tuple(column or ()),
         seed=seed,
-        workers=workers,
+        cluster=chosen_cluster(cluster, cluster_config, workers, dashboard),
+        retries=retries,
         on_error=on_error,
         max_errors=parse_max_errors(max_errors),
         overwrite=overwrite,

@@ -18,7 +18,14 @@ from rich.progress import (
 from .output import as_bytes, as_duration
 
 _LOG_SECONDS = 10.0
-_TITLES = {"list": "listing", "probe": "probing", "pack": "packing", "verify": "verifying", "index": "indexing"}
+_TITLES = {
+    "list": "listing",
+    "probe": "probing",
+    "pack": "packing",
+    "verify": "verifying",
+    "index": "indexing",
+    "stats": "measuring",
+}
 
 
 class Bars:
@@ -31,7 +38,7 @@ class Bars:
     def begin(self, phase: str, *, utterances: int | None, seconds: float | None) -> None:
         """Start a bar."""
         self._title, self._total, self._seconds_total = _TITLES.get(phase, phase), utterances, seconds
-        self._utterances, self._seconds, self._nbytes, self._refused = 0, 0.0, 0, 0
+        self._utterances, self._seconds, self._nbytes, self._refused, self._retries = 0, 0.0, 0, 0, 0
         self._began = self._logged = time.monotonic()
         if self._console.is_terminal:
             self._progress = Progress(
@@ -47,12 +54,15 @@ class Bars:
             self._progress.start()
             self._task = self._progress.add_task(self._title, total=utterances, rates="")
 
-    def advance(self, *, utterances: int = 0, seconds: float = 0.0, nbytes: int = 0, refused: int = 0) -> None:
+    def advance(
+        self, *, utterances: int = 0, seconds: float = 0.0, nbytes: int = 0, refused: int = 0, retries: int = 0
+    ) -> None:
         """Move it on."""
         self._utterances += utterances
         self._seconds += seconds
         self._nbytes += nbytes
         self._refused += refused
+        self._retries += retries
         if self._progress is not None:
             self._progress.update(self._task, completed=self._utterances, rates=self._rates())
         elif time.monotonic() - self._logged >= _LOG_SECONDS:
@@ -67,6 +77,10 @@ class Bars:
         elif self._utterances:
             self._log()
 
+    def note(self, message: str) -> None:
+        """Print it above the bar, or as a line of the log."""
+        self._console.print(message, highlight=False, soft_wrap=True)
+
     def _rates(self) -> str:
         elapsed = max(1e-3, time.monotonic() - self._began)
         parts = [f"{self._utterances / elapsed:,.0f} utt/s"]
@@ -76,6 +90,8 @@ class Bars:
             parts += [as_bytes(self._nbytes), f"{as_bytes(self._nbytes / elapsed)}/s"]
         if self._refused:
             parts.append(f"{self._refused:,} refused")
+        if self._retries:
+            parts.append(f"{self._retries:,} retried")
         return ", ".join(parts)
 
     def _log(self) -> None:

@@ -1,0 +1,34 @@
+"""Options of all commands that run on workers: where, how many, how often again."""
+
+import dataclasses
+from typing import Annotated
+
+import typer
+from uttershard.pipeline.errors import ConfigError
+from uttershard.writers.cluster.settings import ENVS, ClusterSettings, read_cluster_config
+
+ClusterName = Annotated[
+    str | None,
+    typer.Option("--cluster", help=f"Where to run: {', '.join(ENVS)}, or a scheduler's address (tcp://host:port)."),
+]
+ClusterConfig = Annotated[
+    str | None,
+    typer.Option(help="YAML file with a `parallel:` block (env, n_workers, options), in place of --cluster."),
+]
+Workers = Annotated[int | None, typer.Option(help="Worker processes; without it, one for each CPU core.")]
+Retries = Annotated[
+    int, typer.Option(help="How often a task is given to another worker when its worker died or a read failed.")
+]
+Dashboard = Annotated[bool, typer.Option("--dashboard", help="Run Dask's dashboard and print its address.")]
+
+
+def chosen_cluster(name: str | None, config: str | None, workers: int | None, dashboard: bool) -> ClusterSettings:
+    """Return the cluster that the options say; `--workers` and `--dashboard` win over the file."""
+    if name is not None and config is not None:
+        raise ConfigError("--cluster and --cluster-config both say where to run: leave one out")
+    if config is None:
+        return ClusterSettings(env=name or "local", n_workers=workers, dashboard=dashboard)
+    settings = read_cluster_config(config)
+    return dataclasses.replace(
+        settings, n_workers=workers or settings.n_workers, dashboard=dashboard or settings.dashboard
+    )

@@ -1,0 +1,18 @@
+"""Where tasks run: Dask workers on this machine or on a cluster. Dask is the engine; there is no scheduler of our own.
+
+settings (what was asked for) -> start (a cluster, its workers tested by `workers`) -> tasks (run, retried elsewhere)
+"""
+
+from .settings import ClusterSettings, cluster_settings, read_cluster_config
+from .start import local_cluster, start_cluster
+from .tasks import Cluster, TasksFailedError
+
+__all__ = [
+    "Cluster",
+    "ClusterSettings",
+    "TasksFailedError",
+    "cluster_settings",
+    "local_cluster",
+    "read_cluster_config",
+    "start_cluster",
+]

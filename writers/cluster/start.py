@@ -1,0 +1,151 @@
+"""Starting a cluster, or connecting to one, and ending it with the job."""
+
+import contextlib
+import itertools
+import logging
+import math
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dask
+from distributed import Client
+from uttershard.pipeline.errors import ConfigError, StorageError
+
+from ..progress import Progress, Silent
+from .settings import JOB_QUEUES, ClusterSettings, cluster_class
+from .tasks import IN_FLIGHT, Cluster
+from .workers import check_workers
+
+_DEFAULT_JOB_MEMORY = "2GB"
+
+
+@contextlib.contextmanager
+def start_cluster(settings: ClusterSettings, retries: int, progress: Progress) -> Iterator[Cluster]:
+    """Start workers, or find them; those that were started end with the block or with this process.
+
+    Args:
+        settings: Which cluster.
+        retries: How often a task is given to another worker.
+        progress: Told of retries, and by `note` where the dashboard is.
+
+    Raises:
+        ConfigError: The options do not fit, or workers lack a package.
+        StorageError: The scheduler can't be reached, or no worker came.
+    """
+    defaults = {
+        # A task is given up when that many workers died over it.
+        "distributed.scheduler.allowed-failures": retries,
+        "distributed.worker.memory.terminate": False,
+        # A job that is gone is replaced after this.
+        "distributed.deploy.lost-worker-timeout": "5s",
+    }
+    with dask.config.set(defaults), _launched(settings) as cluster, _connected(cluster, settings) as client:
+        if settings.dashboard:
+            progress.note(f"dashboard: {client.dashboard_link}")
+        if settings.env != "local":  # local workers are this very interpreter
+            _wait_for_worker(client, settings, progress)
+            check_workers(client)
+        yield Cluster(client, _window(client, settings), retries, progress, settings.start_seconds)
+
+
+def local_cluster(workers: int | None, retries: int) -> contextlib.AbstractContextManager[Cluster]:
+    """Start worker processes on this machine; None for one a CPU core."""
+    return start_cluster(ClusterSettings(n_workers=workers), retries, Silent())
+
+
+@contextlib.contextmanager
+def _launched(settings: ClusterSettings) -> Iterator[Any]:
+    if settings.is_address:
+        yield settings.env
+        return
+    start: Callable[[ClusterSettings], Any] = {"local": _local, "ssh": _ssh, "kubernetes": _kubernetes}.get(
+        settings.env, _job_queue
+    )
+    try:
+        cluster = start(settings)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"cluster {settings.env!r}: {error}") from error
+    except (OSError, RuntimeError) as error:
+        raise StorageError(f"cluster {settings.env!r} could not be started: {error}") from error
+    with cluster:
+        yield cluster
+
+
+@contextlib.contextmanager
+def _connected(cluster: Any, settings: ClusterSettings) -> Iterator[Client]:
+    try:
+        client = Client(cluster)  # type: ignore[no-untyped-call]
+    except (OSError, TimeoutError) as error:
+        raise StorageError(f"no scheduler answers at {settings.env} ({error})") from error
+    with client:
+        yield client
+
+
+def _local(settings: ClusterSettings) -> Any:
+    """Worker processes on this machine, reachable from it alone."""
+    options = {
+        "n_workers": settings.n_workers or len(os.sched_getaffinity(0)),
+        "threads_per_worker": 1,
+        "processes": True,
+        "host": "127.0.0.1",
+        "dashboard_address": "127.0.0.1:0" if settings.dashboard else None,
+        # Lost workers are replaced and their tasks given out again: nothing a person has to read about.
+        "silence_logs": logging.CRITICAL,
+    }
+    return cluster_class("local")(**{**options, **settings.options})
+
+
+def _job_queue(settings: ClusterSettings) -> Any:
+    """Jobs of a batch system; adaptive, since only then lost jobs are replaced."""
+    options = dict(settings.options)
+    options.setdefault("cores", 1)
+    # Tasks hold the GIL for part of their time: a process a core.
+    options.setdefault("processes", options["cores"])
+    options.setdefault("memory", _DEFAULT_JOB_MEMORY)
+    options.setdefault("silence_logs", "critical")
+    scheduler = {"dashboard_address": ":0" if settings.dashboard else None, "dashboard": settings.dashboard}
+    options["scheduler_options"] = {**scheduler, **options.get("scheduler_options", {})}
+    cluster = cluster_class(settings.env)(**options)
+    most, least = _bounds(settings)
+    a_job = int(options["processes"])
+    cluster.adapt(minimum_jobs=math.ceil(least / a_job), maximum_jobs=math.ceil(most / a_job))
+    return cluster
+
+
+def _ssh(settings: ClusterSettings) -> Any:
+    options = dict(settings.options)
+    scheduler, *others = options.pop("hosts")
+    hosts = others or [scheduler]
+    wanted = list(itertools.islice(itertools.cycle(hosts), settings.n_workers or len(hosts)))
+    return cluster_class("ssh")([scheduler, *wanted], **options)
+
+
+def _kubernetes(settings: ClusterSettings) -> Any:
+    most, least = _bounds(settings)
+    cluster = cluster_class("kubernetes")(n_workers=least, **settings.options)
+    cluster.adapt(minimum=least, maximum=most)
+    return cluster
+
+
+def _bounds(settings: ClusterSettings) -> tuple[int, int]:
+    """Return the most and the least workers."""
+    most = settings.n_workers or 1
+    return most, most if settings.min_workers is None else settings.min_workers
+
+
+def _wait_for_worker(client: Client, settings: ClusterSettings, progress: Progress) -> None:
+    progress.note(f"waiting for workers of {settings.env}")
+    try:
+        client.wait_for_workers(1, timeout=settings.start_seconds)
+    except TimeoutError as error:
+        hint = "look at its queue" if settings.env in JOB_QUEUES else "start some"
+        raise StorageError(f"no worker of {settings.env} came in {settings.start_seconds:.0f} s: {hint}") from error
+
+
+def _window(client: Client, settings: ClusterSettings) -> int:
+    if settings.is_address:
+        # Nothing to start or stop: what can be honoured is how many of its workers are used at a time.
+        there = max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
+        return settings.n_workers or there * IN_FLIGHT
+    return (settings.n_workers or len(client.scheduler_info(n_workers=-1)["workers"]) or 1) * IN_FLIGHT

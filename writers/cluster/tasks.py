@@ -1,0 +1,270 @@
+"""Running many tasks on Dask workers with few of them in memory, and going on when workers and reads fail.
+
+What a task can meet, and what is done:
+
+    verdict      any UttershardError but a StorageError: raised here at once, no retry would change it
+    may pass     OSError, StorageError, a worker that died or lacks a module: given to another worker, after a while
+    given up     it failed `retries` times more: noted, the other tasks are finished, then all of them are reported
+"""
+
+import heapq
+import itertools
+import queue
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from distributed import Client, KilledWorker, get_worker
+from uttershard.pipeline.errors import StorageError, UttershardError
+
+from ..commit import NoSpaceError
+from ..progress import Progress
+
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+
+IN_FLIGHT = 4
+"""Tasks a worker has waiting: enough to keep it busy, few enough that a million tasks never sit in the scheduler."""
+
+PAUSES_SECONDS = (1.0, 5.0, 15.0, 60.0, 120.0)
+"""Before each retry, the last one again and again: a file server that restarts is away for minutes."""
+
+_POLL_SECONDS = 1.0
+_SHOWN = 5
+
+
+class TasksFailedError(StorageError):
+    """Some tasks were given up; all others are finished and kept."""
+
+    def __init__(self, causes: dict[str, str]) -> None:
+        shown = "; ".join(f"{name}: {cause}" for name, cause in itertools.islice(causes.items(), _SHOWN))
+        more = f"; and {len(causes) - _SHOWN} more" if len(causes) > _SHOWN else ""
+        super().__init__(
+            f"{len(causes)} given up after all retries: {shown}{more}. All others are finished and kept: once the "
+            "cause is mended, run the same command again, it does only what is missing"
+        )
+        self.causes = causes
+        """Why, by the name of the task."""
+
+
+@dataclass(frozen=True)
+class _Trouble:
+    """What a task returns when it met an error that may pass."""
+
+    error: Exception
+    worker: str | None
+    """Address of the worker; None if the task never began."""
+    weight: int = 1
+    """How many attempts it stands for."""
+
+
+@dataclass
+class _Attempt(Generic[_Task]):
+    number: int
+    task: _Task
+    tries: int = 0
+    failed_on: set[str] = field(default_factory=set)
+
+
+class Cluster:
+    """Runs tasks on Dask workers.
+
+    Args:
+        client: Connected to the scheduler.
+        window: Tasks in flight at a time.
+        retries: How often a task is tried again.
+        progress: Told of each retry.
+        patience_seconds: How long there may be no worker at all.
+    """
+
+    def __init__(
+        self, client: Client, window: int, retries: int, progress: Progress, patience_seconds: float = 3600.0
+    ) -> None:
+        self.client = client
+        self.window = window
+        self.retries = retries
+        self.progress = progress
+        self.patience_seconds = patience_seconds
+
+    def run(
+        self,
+        function: Callable[[_Task], _Result],
+        tasks: Iterable[_Task],
+        name: Callable[[int], str] = "task {}".format,
+    ) -> Iterator[tuple[int, _Result]]:
+        """Run a function on each task and yield (number of the task, result) as they finish.
+
+        Args:
+            function: Importable on the workers.
+            tasks: Small values that can be pickled; read as they are needed.
+            name: Says what a task is called in messages.
+
+        Raises:
+            UttershardError: The verdict of a task, at once.
+            TasksFailedError: After all others are done: some were given up.
+            StorageError: The scheduler was lost, or there was no worker for too long.
+        """
+        yield from _Run(self, function, enumerate(tasks), name).results()
+
+    def submit(self, function: Callable[..., Any], attempt: _Attempt[Any]) -> Any:
+        """Give a task to Dask; one that failed goes to workers on which it has not."""
+        elsewhere: list[str] | None = None
+        if attempt.failed_on:
+            elsewhere = [address for address in self.workers() if address not in attempt.failed_on] or None
+        return self.client.submit(
+            _guarded, function, attempt.task, pure=False, workers=elsewhere, allow_other_workers=elsewhere is not None
+        )
+
+    def workers(self) -> list[str]:
+        """Return the addresses of all workers."""
+        return list(self.client.scheduler_info(n_workers=-1)["workers"])
+
+    def is_alone(self, failed_on: set[str]) -> bool:
+        """Whether there is no host but those of these workers."""
+        hosts = {_host(address) for address in failed_on}
+        return all(_host(address) in hosts for address in self.workers())
+
+    def check_alive(self, since: float) -> float:
+        """Return since when (monotonic) there is no worker, or now if there is one.
+
+        Raises:
+            StorageError: Too long, or the scheduler is gone.
+        """
+        now = time.monotonic()
+        if self.client.status in ("closed", "closing"):
+            raise _lost_scheduler()
+        if self.client.status != "running" or self.client.scheduler_info(n_workers=1)["workers"]:
+            return now
+        if now - since > self.patience_seconds:
+            raise StorageError(
+                f"there has been no worker for {now - since:.0f} s. What is finished is kept: "
+                "start workers and run the same command again"
+            )
+        return since
+
+
+class _Run(Generic[_Task, _Result]):
+    """One call of `Cluster.run`."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        function: Callable[[_Task], _Result],
+        tasks: Iterator[tuple[int, _Task]],
+        name: Callable[[int], str],
+    ) -> None:
+        self._cluster = cluster
+        self._function = function
+        self._tasks = tasks
+        self._name = name
+        self._in_flight: dict[Any, _Attempt[_Task]] = {}
+        self._delayed: list[tuple[float, int, _Attempt[_Task]]] = []
+        self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._given_up: dict[int, str] = {}
+
+    def results(self) -> Iterator[tuple[int, _Result]]:
+        alive = time.monotonic()
+        try:
+            self._fill()
+            while self._in_flight or self._delayed:
+                try:
+                    future = self._done.get(timeout=self._wait_seconds())
+                except queue.Empty:
+                    alive = self._cluster.check_alive(alive)
+                else:
+                    attempt = self._in_flight.pop(future)
+                    result = _result(future)
+                    if isinstance(result, _Trouble):
+                        self._try_again(attempt, result)
+                    else:
+                        alive = time.monotonic()
+                        yield attempt.number, result
+                self._fill()
+        finally:
+            # A closed client has cancelled them already, and would wait for a scheduler that is gone.
+            if self._in_flight and self._cluster.client.status == "running":
+                self._cluster.client.cancel(list(self._in_flight), force=True)  # type: ignore[no-untyped-call]
+        if self._given_up:
+            raise TasksFailedError({self._name(number): why for number, why in sorted(self._given_up.items())})
+
+    def _wait_seconds(self) -> float:
+        if not self._delayed:
+            return _POLL_SECONDS
+        return min(_POLL_SECONDS, max(0.0, self._delayed[0][0] - time.monotonic()))
+
+    def _fill(self) -> None:
+        """Submit retries that are due, then new tasks while there is room."""
+        while self._delayed and self._delayed[0][0] <= time.monotonic():
+            self._submit(heapq.heappop(self._delayed)[2])
+        room = self._cluster.window - len(self._in_flight)
+        # While everything fails, tasks pile up waiting: as many as that, and not the whole corpus.
+        if room > 0 and len(self._delayed) < self._cluster.window * IN_FLIGHT:
+            for number, task in itertools.islice(self._tasks, room):
+                self._submit(_Attempt(number, task))
+
+    def _submit(self, attempt: _Attempt[_Task]) -> None:
+        future = self._cluster.submit(self._function, attempt)
+        self._in_flight[future] = attempt
+        future.add_done_callback(self._done.put)
+
+    def _try_again(self, attempt: _Attempt[_Task], trouble: _Trouble) -> None:
+        cluster = self._cluster
+        attempt.tries += trouble.weight
+        if trouble.worker is not None:
+            attempt.failed_on.add(trouble.worker)
+        exhausted = attempt.tries > cluster.retries
+        if isinstance(trouble.error, NoSpaceError) and (exhausted or cluster.is_alone(attempt.failed_on)):
+            raise trouble.error  # nobody has room: going on would only fill it again
+        if exhausted:
+            self._given_up[attempt.number] = _describe(trouble.error)
+            return
+        cluster.progress.advance(retries=1)
+        pause = PAUSES_SECONDS[min(attempt.tries, len(PAUSES_SECONDS)) - 1]
+        heapq.heappush(self._delayed, (time.monotonic() + pause, attempt.number, attempt))
+
+
+def _guarded(function: Callable[[_Task], _Result], task: _Task) -> _Result | UttershardError | _Trouble:
+    """Run on the worker; errors come back as values, so that it is decided in one place what is done about them."""
+    try:
+        return function(task)
+    except (OSError, ImportError, MemoryError) as error:
+        return _Trouble(_portable(error), get_worker().address)
+    except UttershardError as error:
+        return error
+
+
+def _portable(error: Exception) -> Exception:
+    """Return an error that survives a pickle: those of client libraries often do not."""
+    if isinstance(error, StorageError):
+        return error
+    return StorageError(f"{type(error).__name__}: {error}")
+
+
+def _result(future: Any) -> Any:
+    try:
+        result = future.result()
+    except KilledWorker as error:
+        deaths = error.allowed_failures + 1
+        return _Trouble(StorageError(f"{deaths} workers died over it (out of memory?)"), None, weight=deaths)
+    except (OSError, ImportError, AttributeError) as error:
+        # Not from the task, which returns its errors: it could not be sent, loaded or fetched.
+        return _Trouble(_portable(error), None)
+    except CancelledError as error:
+        raise _lost_scheduler() from error
+    if isinstance(result, UttershardError):
+        raise result
+    return result
+
+
+def _lost_scheduler() -> StorageError:
+    return StorageError("the scheduler is gone. What is finished is kept: run the same command again")
+
+
+def _describe(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _host(address: str) -> str:
+    return address.rpartition("://")[2].rpartition(":")[0]
