@@ -5,6 +5,7 @@ for that can't hold it; lossy sources are taken for 16-bit.
 """
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -16,7 +17,9 @@ from uttershard.pipeline.reading.codecs import AudioError, AudioInfo, decode, me
 from uttershard.pipeline.reading.convert import to_float32
 
 from .audio_files import open_audio
+from .channels import cut_channels, probe_channels
 from .encode import encode, mix_channels, resample
+from .locators import Part, parse_parts
 from .probe import TOLERANCE_SECONDS, segment_problem
 from .settings import PackSettings
 
@@ -25,6 +28,9 @@ _SEEKABLE = frozenset({"wav", "flac", "opus"})
 
 _FLOAT_WAV = frozenset({"FLOAT", "DOUBLE", "PCM_32"})
 """WAV subtypes that need float32 to keep what the decoder gives."""
+
+
+_DEPTHS = ("PCM_16", "PCM_24", "FLOAT")
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,11 @@ def fetch(uri: str, start: float | None, end: float | None, settings: PackSettin
     Raises:
         AudioError: It can't be had, decoded, cut there, or stored in the codec wanted.
     """
+    parts = parse_parts(uri)
+    if len(parts) > 1 or parts[0].channels is not None:
+        info, _ = probe_channels(uri)
+        first, last = _sample_range(start or 0.0, end, info)
+        return _encode(cut_channels(uri, first, last, _cut), info, _depth_of_parts(parts), settings)
     with open_audio(uri) as file:
         if start is None and end is None:
             return _whole(file, settings)
@@ -58,6 +69,16 @@ def fetch(uri: str, start: float | None, end: float | None, settings: PackSettin
             return _whole(file, settings)
         samples = _cut(file, info, first, last)
         return _encode(samples, info, _depth(file, info), settings)
+
+
+def _depth_of_parts(parts: Sequence[Part]) -> str:
+    """Return the subtype that keeps all that the deepest of some files holds."""
+    depths = []
+    for part in parts:
+        with open_audio(part.uri) as file:
+            info = probe(file)
+            depths.append(_depth(file, info))
+    return max(depths, key=_DEPTHS.index)
 
 
 def _whole(file: BinaryIO, settings: PackSettings) -> PackedAudio:

@@ -1,35 +1,53 @@
-"""Opening the audio that a listing names: local file, fsspec address or command."""
+"""Opening the audio that a listing names: local file, fsspec address, bytes within a file, or command."""
 
 import contextlib
 import io
+import os
 import subprocess
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import BinaryIO, cast
 
 import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 from uttershard.pipeline.dataset.files import local_path
 from uttershard.pipeline.reading.codecs import AudioError
 
+from .byte_files import RangeFile, SeekableGzip, buffered, open_zip_member
 from .listing import PIPE
+from .locators import Place, parse_place
 
 _STDERR_SHOWN = 300
+_ARK_HEAD_BYTES = 16
 
 
 @contextlib.contextmanager
 def open_audio(uri: str) -> Iterator[BinaryIO]:
     """Open audio for reading, seekable.
 
+    Args:
+        uri: As in a listing, one part of it (see `locators.parse_parts`).
+
     Raises:
-        AudioError: It can't be had: missing, forbidden, or the command failed. Other errors of a file system may pass,
-            so they are not turned into a verdict on the file; a task that meets one is tried again.
+        AudioError: It can't be had: missing, forbidden, damaged, or the command failed. Other errors of a file system
+            may pass, so they are not turned into a verdict on the file; a task that meets one is tried again.
     """
     try:
         if uri.startswith(PIPE):
             yield io.BytesIO(_run(uri.removeprefix(PIPE)))
             return
-        path = local_path(uri)
-        with open(path, "rb") if path is not None else fsspec.open(uri, "rb") as file:  # noqa: PTH123
-            yield cast(BinaryIO, file)
+        place = parse_place(uri)
+        if place.kind == "cell":
+            yield io.BytesIO(_read_cell(place))
+        elif place.kind == "gzrange":
+            offset, nbytes = place.numbers
+            yield buffered(
+                RangeFile(cast(BinaryIO, _gzip_stream(place.address, _stamp(place.address))), offset, nbytes)
+            )
+        else:
+            with _open(place.address) as file:
+                yield _open_place(file, place)
     except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
         raise AudioError(f"the audio file {uri} can't be read ({error.strerror or error})") from error
 
@@ -37,6 +55,79 @@ def open_audio(uri: str) -> Iterator[BinaryIO]:
 def with_address(reason: str, uri: str) -> str:
     """Add the file to a reason that does not name it: "empty file" alone helps nobody."""
     return reason if uri in reason or uri.startswith(PIPE) else f"{reason} ({uri})"
+
+
+def _open(address: str) -> contextlib.AbstractContextManager[BinaryIO]:
+    path = local_path(address)
+    opened = open(path, "rb") if path is not None else fsspec.open(address, "rb")  # noqa: PTH123, SIM115
+    return cast("contextlib.AbstractContextManager[BinaryIO]", opened)
+
+
+def _open_place(file: BinaryIO, place: Place) -> BinaryIO:
+    if place.kind == "range":
+        return buffered(RangeFile(file, *place.numbers))
+    if place.kind == "zip":
+        return open_zip_member(file, *place.numbers)
+    if place.kind == "ark":
+        return buffered(RangeFile(file, *_find_in_ark(file, place.numbers[0])))
+    return file
+
+
+def _find_in_ark(file: BinaryIO, offset: int) -> tuple[int, int]:
+    """Return offset and size of the encoded audio of an ark's entry.
+
+        RIFF <size u32> …                  a WAV as it is (Kaldi's wav-copy)
+        fLaC …                             FLAC, to the end of the ark
+        AUDIO <n: u8> <size: n bytes> …    kaldiio's container of any encoded file
+
+    All else in arks is matrices: features, or samples without their rate.
+    """
+    size = file.seek(0, 2)
+    file.seek(offset)
+    head = file.read(_ARK_HEAD_BYTES)
+    if head[:4] == b"RIFF":
+        stated = int.from_bytes(head[4:8], "little") + 8
+        return offset, min(stated, size - offset)
+    if head[:4] == b"fLaC":
+        return offset, size - offset
+    if head[:5] == b"AUDIO" and len(head) > 5 + head[5]:
+        start = 6 + head[5]
+        return offset + start, int.from_bytes(head[6:start], "little")
+    raise AudioError(f"no audio at byte {offset} of the ark: starts with {head[:5]!r} (a matrix of features?)")
+
+
+def _stamp(address: str) -> tuple[int, int]:
+    """Return what changes when a local file does, so that a cached index of it is not used for another."""
+    path = local_path(address)
+    if path is None:
+        return 0, 0
+    found = os.stat(path)  # noqa: PTH116
+    return found.st_size, found.st_mtime_ns
+
+
+@lru_cache(maxsize=4)
+def _gzip_stream(address: str, stamp: tuple[int, int]) -> SeekableGzip:
+    """Keep a packed archive open: its snapshots make the next member cheap."""
+    return SeekableGzip(_open(address).__enter__())
+
+
+@lru_cache(maxsize=2)
+def _row_group(address: str, stamp: tuple[int, int], group: int, column: str) -> pa.ChunkedArray:
+    """Keep the row groups read last: neighbours in a Parquet file are read together anyway."""
+    with _open(address) as file, pq.ParquetFile(file) as parquet:
+        table = parquet.read_row_group(group, columns=[column], use_threads=False)
+    values = table.column(0)
+    for name in column.split(".")[1:]:
+        values = pa.chunked_array([chunk.field(name) for chunk in values.chunks])
+    return values
+
+
+def _read_cell(place: Place) -> bytes:
+    group, row = place.numbers
+    data = _row_group(place.address, _stamp(place.address), group, place.column)[row].as_py()
+    if not data:
+        raise AudioError(f"no audio in row {row} of row group {group} of {place.address}")
+    return bytes(data)
 
 
 def _run(command: str) -> bytes:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from uttershard.pipeline.dataset.files import local_path
 
 from .listing import PIPE, Listing, Refusal
+from .locators import Place, parse_parts, parse_place
 
 _CHUNK = 4096
 _THREADS = 16
@@ -62,13 +63,35 @@ def _look_up_chunk(uris: pa.Array) -> list[int | str | None]:
 
 
 def _size_or_reason(uri: str) -> int | str | None:
-    path = None if uri.startswith(PIPE) else local_path(uri)
-    if path is None:
+    if uri.startswith(PIPE):
         return None
+    parts = parse_parts(uri)
+    sizes = [_size_of_part(parse_place(part.uri)) for part in parts]
+    problem = next((size for size in sizes if isinstance(size, str)), None)
+    if problem is not None:
+        return problem
+    # Channels are picked or joined, so no file is copied as it is: its size says nothing.
+    return sizes[0] if len(parts) == 1 and parts[0].channels is None else None
+
+
+def _size_of_part(place: Place) -> int | str | None:
+    path = local_path(place.address)
+    if place.kind == "zip":
+        size = place.numbers[2]
+    elif place.kind in ("range", "gzrange"):
+        size = place.numbers[1]
+    else:
+        size = None
+    if path is None:
+        return size
     try:
         found = os.stat(path)  # noqa: PTH116 (a Path object for each file would double the cost)
     except OSError as error:
         return f"the audio file {path} can't be read ({error.strerror})"
     if not stat.S_ISREG(found.st_mode):
         return f"{path} is not a file"
-    return found.st_size or f"empty file: {path}"
+    if place.kind == "range" and sum(place.numbers) > found.st_size:
+        return f"{path} ends before byte {sum(place.numbers)}, where the audio does"
+    if size == 0 or not found.st_size:
+        return f"empty file: {path}"
+    return size if place.kind else found.st_size

@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from uttershard.pipeline.reading.codecs import AudioError, probe
+from uttershard.pipeline.reading.codecs import AudioError
 
 from .assign import shuffle
-from .audio_files import open_audio, with_address
+from .audio_files import with_address
+from .channels import probe_channels
 from .listing import Refusal
 from .settings import PackSettings
 
@@ -86,9 +87,7 @@ def probe_files(uris: list[str]) -> FileFacts:
     reasons: list[str | None] = []
     for number, uri in enumerate(uris):
         try:
-            with open_audio(uri) as file:
-                info = probe(file)
-                facts.sizes[number] = file.seek(0, 2)
+            info, facts.sizes[number] = probe_channels(uri)
         except AudioError as error:
             reasons.append(str(error))
             continue
