@@ -104,7 +104,7 @@ def _job_queue(settings: ClusterSettings) -> Any:
     options.setdefault("processes", options["cores"])
     options.setdefault("memory", _DEFAULT_JOB_MEMORY)
     options.setdefault("silence_logs", "critical")
-    scheduler = {"dashboard_address": ":0" if settings.dashboard else None, "dashboard": settings.dashboard}
+    scheduler = {"dashboard_address": ":0", "dashboard": settings.dashboard}
     options["scheduler_options"] = {**scheduler, **options.get("scheduler_options", {})}
     cluster = cluster_class(settings.env)(**options)
     most, least = _bounds(settings)
