@@ -42,7 +42,7 @@ def describe(
         DataError: The members are not those of an utterance of ours.
         AudioError: The audio can't be decoded.
     """
-    record = _record(members)
+    record = read_record(members.get("json", b"null"))
     if info is None:
         endings = [ending for ending in members if ending in _AUDIO_MEMBERS]
         if len(endings) != 1:
@@ -54,16 +54,27 @@ def describe(
         "sample_rate": info.sample_rate,
         "channels": info.channels,
         "codec": info.codec,
-        "text_chars": len(bytes(members.get("txt", b"")).decode("utf-8")),
+        "text_chars": _count_characters(members.get("txt", b"")),
         **column_values(record, columns),
     }
 
 
-def _record(members: Mapping[str, bytes | memoryview]) -> dict[str, Any]:
-    record = json.loads(bytes(members["json"])) if "json" in members else None
+def read_record(data: bytes | memoryview) -> dict[str, Any]:
+    """Read a `.json` member: the metadata of an utterance and, under `id`, its id."""
+    try:
+        record = json.loads(bytes(data))
+    except ValueError as error:
+        raise DataError(f"its .json member is damaged ({error})") from error
     if not isinstance(record, dict) or not isinstance(record.get("id"), str):
         raise DataError("no .json member with the id")
     return record
+
+
+def _count_characters(text: bytes | memoryview) -> int:
+    try:
+        return len(bytes(text).decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise DataError(f"its .txt member is damaged ({error})") from error
 
 
 @dataclass

@@ -4,7 +4,6 @@ The rows come from the same functions that packing uses, so the sidecars are the
 """
 
 import json
-import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +14,21 @@ import pyarrow as pa
 from uttershard.pipeline.dataset.digest import digest_bytes, digest_of_digests, span_checksum
 from uttershard.pipeline.dataset.manifest import MANIFEST_NAME, Manifest, ShardEntry, decode_manifest, encode_manifest
 from uttershard.pipeline.dataset.members import member_name
-from uttershard.pipeline.dataset.sidecar import FORMAT_VERSION, SidecarInfo, encode_sidecar
-from uttershard.pipeline.dataset.tar import Member, split_name, walk_tar
+from uttershard.pipeline.dataset.sidecar import (
+    FORMAT_VERSION,
+    SidecarInfo,
+    decode_sidecar,
+    encode_sidecar,
+    metadata_columns,
+)
+from uttershard.pipeline.dataset.tar import Member, TarError, map_tar, split_name, walk_tar
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.pipeline.reading.codecs import AudioError
 
 from .cluster import Cluster, local_cluster
 from .columns import infer_columns
 from .commit import write_atomically
-from .describe import SidecarRows, describe
+from .describe import SidecarRows, describe, read_record
 from .progress import Progress, Silent
 from .tar_writer import Span
 
@@ -55,10 +60,12 @@ class _TarTask:
 
 @dataclass(frozen=True)
 class _Known:
-    """What the manifest beside the tars says, if there is one."""
+    """What the manifest beside the tars says, or else a sidecar that is still there."""
 
     columns: dict[str, str]
-    fingerprint: dict[str, Any]
+    fingerprint: str | None
+    identity: dict[str, Any] | None
+    """The manifest's fingerprint, whole."""
     tar_digests: dict[str, str]
 
 
@@ -84,25 +91,17 @@ def index_tars(
         DataError: A tar is damaged, is not the one its manifest lists, or has members that are not of one utterance.
     """
     paths = _find_tars(tars)
-    known = _read_known(paths[0].parent)
+    known = _read_manifest(paths[0].parent) or _read_sidecars(paths)
     folder = Path(out) if out is not None else paths[0].parent
-    if out is None and any(path.parent != folder for path in paths):
-        raise ConfigError("the tars are in several folders: say with out= where sidecars and manifest go")
-    if known is not None and columns and list(columns) != list(known.columns):
-        raise ConfigError(
-            f"columns: the manifest beside the tars has {', '.join(known.columns) or 'none'}; leave them out"
-        )
+    _check_request(paths, folder, columns, known)
     folder.mkdir(parents=True, exist_ok=True)
     listener = progress or Silent()
     with local_cluster(workers, _RETRIES) as cluster, TemporaryDirectory(prefix=".uttershard-", dir=folder) as scratch:
         kinds = known.columns if known is not None else _infer(paths, columns, cluster)
-        fingerprint = None if known is None else str(known.fingerprint["digest"])
-        tasks = [
-            _TarTask(str(path), str(folder / path.with_suffix(".parquet").name), scratch, kinds, fingerprint)
-            for path in paths
-        ]
-        entries, changed = _run(tasks, cluster, listener, known)
-        identity = known.fingerprint if known is not None else _adopted([entry.tar_digest for entry in entries])
+        fingerprint = None if known is None else known.fingerprint
+        tasks = [_TarTask(str(path), str(folder / _sidecar_name(path)), scratch, kinds, fingerprint) for path in paths]
+        entries, changed = _run(tasks, cluster, listener, {} if known is None else known.tar_digests)
+        identity = (known and known.identity) or _adopted([entry.tar_digest for entry in entries], fingerprint)
         manifest = Manifest(tuple(entries), kinds, identity)
         write_atomically(folder / MANIFEST_NAME, Path(scratch), encode_manifest(manifest))
     return IndexSummary(
@@ -111,19 +110,19 @@ def index_tars(
 
 
 def _run(
-    tasks: Sequence[_TarTask], cluster: Cluster, listener: Progress, known: _Known | None
+    tasks: Sequence[_TarTask], cluster: Cluster, listener: Progress, tar_digests: Mapping[str, str]
 ) -> tuple[list[ShardEntry], list[str]]:
     entries: dict[int, ShardEntry] = {}
     changed: dict[int, str] = {}
     listener.begin("index", utterances=None, seconds=None)
     try:
         for number, (entry, is_new) in cluster.run(_index_tar, tasks):
-            expected = None if known is None else known.tar_digests.get(Path(tasks[number].tar).name)
-            if expected is not None and expected != entry.tar_digest:
+            expected = tar_digests.get(Path(tasks[number].tar).name, entry.tar_digest)
+            if expected != entry.tar_digest:
                 raise DataError(
-                    f"{tasks[number].tar}: not the tar that {MANIFEST_NAME} lists ({entry.tar_digest}, "
-                    f"expected {expected}): it is damaged or replaced. Copy it again; if the change is meant, move the "
-                    "manifest away and index again"
+                    f"{tasks[number].tar}: not the tar that {MANIFEST_NAME} lists ({entry.tar_digest}, expected "
+                    f"{expected}): it is damaged or replaced. Copy it again; if the change is meant, move the manifest "
+                    "away and index again"
                 )
             entries[number] = entry
             if is_new:
@@ -138,17 +137,15 @@ def _index_tar(task: _TarTask) -> tuple[ShardEntry, bool]:
     """Index one tar; returns its entry and whether the sidecar is another than before."""
     tar, sidecar = Path(task.tar), Path(task.sidecar)
     rows = SidecarRows(task.columns)
-    with tar.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        view = memoryview(mapped)
-        try:
-            for members in _utterances(view, task.tar):
-                begin, end = members[0].header, members[-1].end
-                span = view[begin:end]
-                rows.add(_describe(members, view, task), Span(begin, end - begin, span_checksum(span)))
-                span.release()
-            digest, nbytes = digest_bytes(view), len(view)
-        finally:
-            view.release()
+    view = map_tar(tar)
+    try:
+        for members in _utterances(view):
+            begin, end = members[0].header, members[-1].end
+            description = _describe(members, view, task)
+            rows.add(description, Span(begin, end - begin, span_checksum(view[begin:end])))
+    except TarError as error:
+        raise DataError(f"{tar}: {error}") from error
+    digest, nbytes = digest_bytes(view), len(view)
     data = encode_sidecar(rows.table(), SidecarInfo(nbytes, digest, task.fingerprint or digest))
     is_new = not sidecar.exists() or sidecar.read_bytes() != data
     if is_new:
@@ -171,7 +168,7 @@ def _index_tar(task: _TarTask) -> tuple[ShardEntry, bool]:
     return entry, is_new
 
 
-def _utterances(tar: memoryview, where: str) -> Iterator[list[Member]]:
+def _utterances(tar: memoryview) -> Iterator[list[Member]]:
     """Group adjacent members of one name."""
     group: list[Member] = []
     for member in walk_tar(tar):
@@ -214,13 +211,51 @@ def _find_tars(tars: Sequence[str]) -> list[Path]:
     return paths
 
 
-def _read_known(folder: Path) -> _Known | None:
-    manifest_path = folder / MANIFEST_NAME
-    if not manifest_path.exists():
+def _sidecar_name(tar: Path) -> str:
+    return tar.with_suffix(".parquet").name
+
+
+def _check_request(paths: Sequence[Path], folder: Path, columns: Sequence[str], known: _Known | None) -> None:
+    if any(path.parent != paths[0].parent for path in paths) and folder == paths[0].parent:
+        raise ConfigError("the tars are in several folders: say with out= where sidecars and manifest go")
+    names: dict[str, Path] = {}
+    for path in paths:
+        other = names.setdefault(_sidecar_name(path), path)
+        if other is not path:
+            raise ConfigError(f"{other} and {path} would have the same sidecar {_sidecar_name(path)}: rename one")
+    if known is None:
+        return
+    if columns and list(columns) != list(known.columns):
+        raise ConfigError(f"columns: the sidecars have {', '.join(known.columns) or 'none'}; leave them out")
+    left_out = known.tar_digests.keys() - {path.name for path in paths}
+    if left_out and folder == paths[0].parent:
+        raise ConfigError(
+            f"{folder / MANIFEST_NAME} lists {min(left_out)} too, which the new manifest would lose: give the folder, "
+            "or say with out= where another dataset of fewer tars goes"
+        )
+
+
+def _read_manifest(folder: Path) -> _Known | None:
+    path = folder / MANIFEST_NAME
+    if not path.exists():
         return None
-    manifest = decode_manifest(manifest_path.read_bytes(), str(manifest_path))
+    manifest = decode_manifest(path.read_bytes(), str(path))
     digests = {Path(shard.tar).name: shard.tar_digest for shard in manifest.shards}
-    return _Known(manifest.columns, manifest.fingerprint, digests)
+    return _Known(manifest.columns, str(manifest.fingerprint["digest"]), manifest.fingerprint, digests)
+
+
+def _read_sidecars(paths: Sequence[Path]) -> _Known | None:
+    """Return what the first readable sidecar beside the tars says of all of them."""
+    for path in paths:
+        sidecar = path.with_suffix(".parquet")
+        try:
+            table, info = decode_sidecar(sidecar.read_bytes(), None, str(sidecar))
+        except (FileNotFoundError, DataError):
+            continue
+        return _Known(
+            metadata_columns(table), None if info.fingerprint == info.tar_digest else info.fingerprint, None, {}
+        )
+    return None
 
 
 def _infer(paths: Sequence[Path], columns: Sequence[str], cluster: Cluster) -> dict[str, str]:
@@ -236,18 +271,18 @@ def _metadata(task: tuple[str, tuple[str, ...]]) -> list[str]:
     """Return the distinct values of some metadata fields in a tar, as JSON objects."""
     path, columns = task
     found: dict[str, None] = {}
-    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        view = memoryview(mapped)
-        try:
-            for member in walk_tar(view):
-                if split_name(member.name)[1] == "json":
-                    record = json.loads(bytes(view[member.start : member.start + member.size]))
-                    found[json.dumps({name: record.get(name) for name in columns}, sort_keys=True)] = None
-        finally:
-            view.release()
+    view = map_tar(Path(path))
+    try:
+        for member in walk_tar(view):
+            if split_name(member.name)[1] == "json":
+                record = read_record(view[member.start : member.start + member.size])
+                found[json.dumps({name: record.get(name) for name in columns}, sort_keys=True)] = None
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
     return list(found)
 
 
-def _adopted(tar_digests: Sequence[str]) -> dict[str, Any]:
-    """Return the fingerprint of shards of which nothing is known but their bytes."""
-    return {"format_version": FORMAT_VERSION, "adopted": True, "digest": digest_of_digests(tar_digests)}
+def _adopted(tar_digests: Sequence[str], fingerprint: str | None) -> dict[str, Any]:
+    """Return the fingerprint of shards whose manifest is lost."""
+    digest = fingerprint or digest_of_digests(tar_digests)
+    return {"format_version": FORMAT_VERSION, "adopted": True, "digest": digest}

@@ -1,21 +1,22 @@
 """`verify`: hold every byte of a dataset against what the manifest and the sidecars say of it."""
 
-import json
-import mmap
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from uttershard.pipeline.dataset.digest import FileDigest, span_checksum
 from uttershard.pipeline.dataset.files import local_path
+from uttershard.pipeline.dataset.manifest import ShardEntry
 from uttershard.pipeline.dataset.members import member_name
 from uttershard.pipeline.dataset.shardset import ShardSet
-from uttershard.pipeline.dataset.tar import BLOCK, TarError, split_name, walk_span
-from uttershard.pipeline.errors import ConfigError, UttershardError
+from uttershard.pipeline.dataset.tar import BLOCK, TarError, map_tar, split_name, walk_span
+from uttershard.pipeline.errors import ConfigError, DataError, UttershardError
 from uttershard.pipeline.reading.codecs import AUDIO_EXTENSIONS, AudioError, decode
 
+from .describe import read_record
 from .progress import Progress, Silent
 
 _PIECE = 8 << 20
@@ -108,23 +109,40 @@ def _check_shard(dataset: ShardSet, shard: int, deep: bool) -> list[Problem]:
     path = local_path(dataset.tar_address(shard))
     if path is None:
         raise ConfigError(f"{dataset.tar_address(shard)}: verify reads local tars; copy the dataset to a disk")
-    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        tar = memoryview(mapped)
-        try:
-            problems = [
-                Problem(entry.tar, row["key"], row["offset"], what)
-                for row, expected in _with_expected_offset(rows.to_pylist())
-                for what in _check_utterance(tar, row, expected, deep)
-            ]
-            digest = FileDigest()
-            for start in range(0, len(tar), _PIECE):
-                digest.update(tar[start : start + _PIECE])
-        finally:
-            tar.release()
-    if digest.text() != entry.tar_digest and not problems:
+    try:
+        tar = map_tar(Path(path))
+    except UttershardError as error:
+        return [Problem(entry.tar, None, None, str(error))]
+    problems = _check_totals(entry, rows)
+    problems += [
+        Problem(entry.tar, row["key"], row["offset"], what)
+        for row, expected in _with_expected_offset(rows.to_pylist())
+        for what in _check_utterance(tar, row, expected, deep)
+    ]
+    digest = FileDigest()
+    for start in range(0, len(tar), _PIECE):
+        digest.update(tar[start : start + _PIECE])
+    if digest.text() != entry.tar_digest and all(problem.key is None for problem in problems):
         # No utterance is touched: the damage is in the end mark.
         problems.append(Problem(entry.tar, None, None, f"digest {digest.text()}, the manifest says {entry.tar_digest}"))
     return problems
+
+
+def _check_totals(entry: ShardEntry, rows: pa.Table) -> list[Problem]:
+    """Compare what the manifest says of a shard's audio with its sidecar."""
+    samples = rows["num_samples"].to_pylist()
+    seconds = [count / rate for count, rate in zip(samples, rows["sample_rate"].to_pylist(), strict=True)]
+    found = {
+        "samples": sum(samples),
+        "seconds": sum(seconds),
+        "shortest_seconds": min(seconds, default=0.0),
+        "longest_seconds": max(seconds, default=0.0),
+    }
+    return [
+        Problem(entry.tar, None, None, f"the manifest says {name} {getattr(entry, name)}, its sidecar {value}")
+        for name, value in found.items()
+        if getattr(entry, name) != value
+    ]
 
 
 def _with_expected_offset(rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], int]]:
@@ -153,9 +171,11 @@ def _check_utterance(tar: memoryview, row: dict[str, Any], expected_offset: int,
         f"member {stem}.{ending} belongs to another id" for stem, ending in members if stem != member_name(row["key"])
     ]
     parts = {ending: data for (_, ending), data in members.items()}
-    stored = json.loads(bytes(parts.get("json", b"null")))
-    if not isinstance(stored, dict) or stored.get("id") != row["key"]:
-        problems.append("its .json member does not hold its id")
+    try:
+        if read_record(parts.get("json", b"null"))["id"] != row["key"]:
+            problems.append("its .json member holds another id")
+    except DataError as error:
+        problems.append(str(error))
     audio = [data for ending, data in parts.items() if f".{ending}" in AUDIO_EXTENSIONS]
     if len(audio) != 1:
         problems.append(f"{len(audio)} audio members")

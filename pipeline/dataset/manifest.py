@@ -133,8 +133,10 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
             created_by=str(body["created_by"]),
         )
         stated = body["digest"]
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{where}: the manifest is damaged ({error})") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{where}: the manifest is damaged ({type(error).__name__}: {error}); rebuild it with `uttershard index`"
+        ) from error
     if stated != manifest.digest:
         raise DataError(f"{where}: the manifest was changed by hand: its digest does not match the shards it lists")
     return manifest

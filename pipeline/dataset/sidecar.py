@@ -91,7 +91,7 @@ def decode_sidecar(data: bytes, columns: Sequence[str] | None, where: str) -> tu
     """
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, OSError) as error:  # pyarrow calls some damage an OSError
         raise DataError(f"{where}: not a Parquet file ({error}); rebuild it with `uttershard index`") from error
     schema = file.schema_arrow
     info = _decode_info(schema.metadata or {}, where)
@@ -99,11 +99,20 @@ def decode_sidecar(data: bytes, columns: Sequence[str] | None, where: str) -> tu
     missing = [name for name in names if name not in schema.names]
     if missing:
         raise ConfigError(f"{where}: no column {missing[0]!r}; it has {', '.join(schema.names)}")
-    table = file.read(columns=names, use_threads=False).select(names).replace_schema_metadata(None)
+    try:
+        table = file.read(columns=names, use_threads=False).select(names).replace_schema_metadata(None)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{where}: damaged ({error}); rebuild it with `uttershard index`") from error
     if "codec" in names:  # Parquet gives dictionary indices back as int32
         position = names.index("codec")
         table = table.set_column(position, SCHEMA.field("codec"), table["codec"].cast(SCHEMA.field("codec").type))
     return table, info
+
+
+def metadata_columns(table: pa.Table) -> dict[str, str]:
+    """Return the metadata columns of a sidecar, name -> a name in COLUMN_TYPES."""
+    names = {kind: name for name, kind in COLUMN_TYPES.items()}
+    return {field.name: names[field.type] for field in table.schema if field.name not in SCHEMA.names}
 
 
 def _decode_info(metadata: dict[bytes, bytes], where: str) -> SidecarInfo:

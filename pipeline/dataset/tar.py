@@ -4,7 +4,7 @@
          0   100  name                       an utterance's span: the members of one utterance, one after the other
        124    12  size (octal or base-256)   a tar ends with two blocks of zeros
        148     8  checksum of the header
-       156     1  type (0 file, L GNU long name, x pax header of the next member, g pax global)
+       156     1  type (0 file, L and K GNU long name and link, x pax header of the next member, g pax global)
        257     6  magic
        345   155  prefix of the name (USTAR)
 
@@ -12,18 +12,26 @@ Our own shards hold plain USTAR files only; long names and pax headers are read 
 Source: POSIX.1-1988 (ustar), POSIX.1-2001 (pax), GNU tar manual, "Basic Tar Format".
 """
 
+import mmap
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from ..errors import DataError
+from ..errors import DataError, StorageError
 
 BLOCK = 512
 RECORD = 20 * BLOCK
 """tar pads a whole archive to this; so do we, to give the bytes that other tools give."""
 
 _ZERO_BLOCK = bytes(BLOCK)
+_EXTENSIONS = "LKxg"
+_WITHOUT_DATA = "123456"
+"""Links, devices, folders and FIFOs: some archivers write the size of what they point to, none writes its data."""
 _MAX_EXTENSION_BYTES = 1 << 20
 """A pax or long-name header above this is refused: the largest names anyone has are a few KB."""
+_LONGEST_DECIMAL = 20
+"""A number with more digits is above 2**63; int() refuses some thousands of them with an error of its own."""
 
 
 class TarError(DataError):
@@ -48,6 +56,24 @@ class Member:
     def end(self) -> int:
         """Offset after its padding: where the next header is."""
         return self.start + padded(self.size)
+
+
+def map_tar(path: Path) -> memoryview:
+    """Map a local tar into memory; it is unmapped when the last view of it goes.
+
+    Raises:
+        DataError: It does not exist.
+        StorageError: It could not be opened.
+    """
+    try:
+        with path.open("rb") as file:
+            if not os.fstat(file.fileno()).st_size:  # mmap refuses an empty file
+                return memoryview(b"")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: does not exist") from error
+    except OSError as error:
+        raise StorageError(f"{path}: could not be opened ({type(error).__name__}: {error})") from error
 
 
 def padded(size: int) -> int:
@@ -89,12 +115,17 @@ def walk_tar(buffer: memoryview) -> Iterator[Member]:
             raise TarError(f"the tar ends at byte {len(buffer)} without its end mark: it has been cut")
         member = _read_member(buffer, position, verify=True)
         if member is None:
-            rest = buffer[position:]
-            if bytes(rest).count(0) != len(rest):
-                raise TarError(f"data after an empty block at offset {position}: the tar is damaged")
+            _check_end(buffer[position:], position)
             return
         yield member
         position = member.end
+
+
+def _check_end(rest: memoryview, position: int) -> None:
+    if len(rest) < 2 * BLOCK:
+        raise TarError(f"the tar ends at byte {position + len(rest)} inside its end mark: it has been cut")
+    if bytes(rest).count(0) != len(rest):
+        raise TarError(f"data after an empty block at offset {position}: the tar is damaged")
 
 
 def _read_member(buffer: memoryview, position: int, *, verify: bool) -> Member | None:
@@ -103,15 +134,16 @@ def _read_member(buffer: memoryview, position: int, *, verify: bool) -> Member |
         header = bytes(buffer[position : position + BLOCK])
         if len(header) < BLOCK:
             raise TarError(f"the tar ends inside a header at offset {position}: it has been cut")
-        if header == _ZERO_BLOCK:
+        if header == _ZERO_BLOCK and position == header_at:
             return None
         if verify:
             _check_header(header, position)
         kind = chr(header[156]) if header[156] else "0"
         size = _number(header[124:136], position)
         start = position + BLOCK
-        if kind not in "Lxg":
+        if kind not in _EXTENSIONS:
             size = size if size_override is None else size_override
+            size = 0 if kind in _WITHOUT_DATA else size
             if start + size > len(buffer):
                 raise TarError(
                     f"the member at offset {header_at} promises {size} bytes, only {len(buffer) - start} follow: "
@@ -126,7 +158,7 @@ def _read_member(buffer: memoryview, position: int, *, verify: bool) -> Member |
         elif kind == "x":
             fields = _pax_fields(data, position)
             name = fields.get("path", name)
-            size_override = int(fields["size"]) if "size" in fields else size_override
+            size_override = _decimal(fields["size"], position) if "size" in fields else size_override
         position = start + padded(size)
 
 
@@ -141,10 +173,15 @@ def _number(field: bytes, position: int) -> int:
     if field[0] == 0x80:  # base-256, GNU's form for sizes of 8 GiB and more
         return int.from_bytes(field[1:], "big")
     digits = field.strip(b"\0 ")
-    try:
-        return int(digits, 8) if digits else 0
-    except ValueError:
-        raise TarError(f"the header at offset {position} is damaged (not a number: {field!r})") from None
+    if digits.strip(b"01234567"):  # int() would also take signs and underscores
+        raise TarError(f"the header at offset {position} is damaged (not a number: {field!r})")
+    return int(digits or b"0", 8)
+
+
+def _decimal(digits: str, position: int) -> int:
+    if not (digits.isascii() and digits.isdigit() and len(digits) < _LONGEST_DECIMAL):
+        raise TarError(f"the pax header at offset {position} is damaged (not a number: {digits[:40]!r})")
+    return int(digits)
 
 
 def _ustar_name(header: bytes) -> str:
@@ -161,12 +198,11 @@ def _pax_fields(data: bytes, position: int) -> dict[str, str]:
     at = 0
     while at < len(data):
         digits, space, _ = data[at:].partition(b" ")
-        if not space or not digits.isdigit() or not 0 < int(digits) <= len(data) - at:
+        length = _decimal(digits[:_LONGEST_DECIMAL].decode("ascii", "replace"), position)
+        if not space or not len(digits) + 1 < length <= len(data) - at:
             raise TarError(f"the pax header at offset {position} is damaged")
-        record = data[at + len(digits) + 1 : at + int(digits) - 1]
+        record = data[at + len(digits) + 1 : at + length - 1]
         key, _, value = record.partition(b"=")
         fields[key.decode("utf-8", "replace")] = value.decode("utf-8", "surrogateescape")
-        at += int(digits)
-    if "size" in fields and not fields["size"].isdigit():
-        raise TarError(f"the pax header at offset {position} has a size that is no number")
+        at += length
     return fields

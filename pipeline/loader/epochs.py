@@ -42,7 +42,7 @@ class Epochs:
     """
 
     def __init__(self, shards: ShardSet, settings: PlanSettings, form: AudioForm) -> None:
-        self._shards = shards
+        self._dataset = shards.digest
         self._settings = settings
         table = shards.index(_columns(shards, settings.filters))
         self._corpus = build_corpus(
@@ -67,7 +67,7 @@ class Epochs:
     def __getstate__(self) -> dict[str, Any]:
         if self._shared is None:
             raise TypeError("only a shared() copy of Epochs goes to another process: the index is not copied")
-        return {"_shards": self._shards, "_settings": self._settings, "_shared": self._shared}
+        return {"_dataset": self._dataset, "_settings": self._settings, "_shared": self._shared}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _planned=None)
@@ -105,7 +105,7 @@ class Epochs:
         if form.sample_rate is not None:
             samples = -(-samples * form.sample_rate // self.index.sample_rate[rows])
         samples *= form.channels or self.index.channels[rows]
-        return int(np.add.reduceat(samples, plan.splits[:-1]).max())
+        return int(np.add.reduceat(samples, plan.splits[:-1]).max(initial=0))
 
     def describe(self) -> dict[str, Any]:
         """Return all that a plan depends on as JSON values, equal if and only if the plans are."""
@@ -113,7 +113,7 @@ class Epochs:
         batching = {name: value for name, value in asdict(settings.batching).items() if value is not None}
         filters = {name: value for name, value in settings.filters.describe().items() if value}
         return {
-            "dataset": self._shards.digest,
+            "dataset": self._dataset,
             "seed": settings.seed,
             "world_size": settings.sharding.world_size,
             "total_shards": settings.sharding.total_shards,

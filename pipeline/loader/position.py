@@ -51,13 +51,15 @@ class Position:
     def follow(self, batches: Iterator[Batch], steps: int) -> Iterator[Batch]:
         """Pass the batches of the iteration on, moving along."""
         iteration = self._iteration
-        for batch in batches:
+        while True:
             if iteration != self._iteration:
                 raise ConfigError(
                     "this iteration of the loader is over: another was begun, or a state was loaded. Use the newest "
                     "iterator only, or one loader for each"
                 )
+            batch = next(batches, None)
+            if batch is None:
+                break
             self.step = batch.step + 1
             yield batch
-        if iteration == self._iteration:
-            self.epoch, self.step, self._begun = self.epoch + 1, 0, False
+        self.epoch, self.step, self._begun = self.epoch + 1, 0, False

@@ -7,9 +7,14 @@ n - prefetch_factor, and hands that result out right after; the trainer's side c
 for the next. So with prefetch_factor + 1 slots, slot n % slots has been emptied when the worker writes to it.
 """
 
+import copy
+import pickle
 import shutil
-from collections.abc import Iterable, Iterator
+import traceback
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
+from multiprocessing import active_children
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +67,9 @@ class WorkerPool:
 
     def __init__(self, decoder: BatchDecoder, settings: Workers, slot_bytes: int) -> None:
         self._settings = settings
+        self._storage = decoder.storage
+        self._workers: list[BaseProcess] = []
+        self._failed = False
         self._feed = _Feed()
         self._slab = _shared_slab(settings.num_workers, settings.prefetch_factor + 1, slot_bytes)
         self._loader: DataLoader[_Parcel | _Failure] = DataLoader(
@@ -76,23 +84,36 @@ class WorkerPool:
             timeout=settings.timeout,
         )
 
-    def decode(self, specs: Iterable[BatchSpec]) -> Iterator[Batch]:
+    @property
+    def reusable(self) -> bool:
+        """Whether the processes are there for another epoch, all of them, with nothing left over from the last."""
+        return self._settings.persistent_workers and not self._failed and all(map(_is_alive, self._workers))
+
+    def decode(self, specs: Iterable[BatchSpec]) -> Generator[Batch]:
         """Yield the batch of each spec, in order. Its packed samples are valid until the next one is asked for."""
+        try:
+            for parcel in self._receive(specs):
+                if isinstance(parcel, _Failure):
+                    raise parcel.error
+                yield self._unpack(parcel)
+        except (Exception, KeyboardInterrupt):
+            self._failed = True
+            raise
+
+    def _receive(self, specs: Iterable[BatchSpec]) -> "Iterator[_Parcel | _Failure]":
         self._feed.specs = specs
-        parcels = iter(self._loader)
-        while True:
-            try:
-                parcel = next(parcels)
-            except StopIteration:
-                return
-            except RuntimeError as error:
-                raise UttershardError(
-                    f"a worker process is gone or does not answer ({error}). Killed workers are most often out of "
-                    f"memory: try fewer than num_workers={self._settings.num_workers}, or a smaller prefetch_factor"
-                ) from error
-            if isinstance(parcel, _Failure):
-                raise parcel.error
-            yield self._unpack(parcel)
+        before = set(active_children())
+        try:
+            parcels = iter(self._loader)
+            self._workers = [process for process in active_children() if process not in before] or self._workers
+            yield from parcels
+        except RuntimeError as error:  # torch has no type of its own for it
+            # A worker that touches the missing part of a tar that was cut is killed by SIGBUS: say that, if it is so.
+            self._storage.check_sizes()
+            raise UttershardError(
+                f"a worker process is gone or does not answer ({error}). Killed workers are most often out of "
+                f"memory: try fewer than num_workers={self._settings.num_workers}, or a smaller prefetch_factor"
+            ) from error
 
     def _unpack(self, parcel: _Parcel) -> Batch:
         packed = parcel.samples
@@ -136,8 +157,24 @@ class _SlabDataset(Dataset["_Parcel | _Failure"]):
         try:
             batch = self._decoder.packed(spec, allocate)
         except Exception as error:  # noqa: BLE001 - whatever it is, the trainer gets it
-            return _Failure(error)
+            return _Failure(_able_to_travel(error))
         return _parcel(batch, info.id, slot, room)
+
+
+def _able_to_travel(error: Exception) -> Exception:
+    """Give an error the traceback that pickling takes away, and make one that can't be pickled into one that can."""
+    trace = "".join(traceback.format_exception(error))
+    try:
+        pickle.dumps(error)
+        copy.deepcopy(error)  # made again from its arguments, as unpickling does
+    except Exception:  # noqa: BLE001 - an error of somebody's own class may fail in any way
+        return UttershardError(f"{type(error).__name__} in a worker process: {error}\n{trace}")
+    error.add_note(f"In a worker process:\n{trace}")
+    return error
+
+
+def _is_alive(process: BaseProcess) -> bool:
+    return process.is_alive()
 
 
 def _parcel(batch: Batch, worker: int, slot: int, room: torch.Tensor) -> _Parcel:

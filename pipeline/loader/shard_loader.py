@@ -1,6 +1,7 @@
 """ShardLoader: the iterable that a trainer uses."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from os import PathLike, fspath
 from typing import Any
 
 import pyarrow.compute as pc
@@ -8,6 +9,7 @@ import torch
 
 from ..dataset.files import StorageOptions
 from ..dataset.shardset import ShardSet
+from ..errors import ConfigError
 from ..planning.plan import EpochPlan
 from ..planning.settings import Batching, EqualSteps, Filters, Oversize, Sharding, parse_int, parse_seed
 from ..reading.batch import Batch
@@ -74,7 +76,7 @@ class ShardLoader:
 
     def __init__(
         self,
-        dataset: str | ShardSet,
+        dataset: str | PathLike[str] | ShardSet,
         *,
         batch_bins: int | None = None,
         batch_size: int | None = None,
@@ -124,7 +126,7 @@ class ShardLoader:
         )
         self._form = AudioForm(sample_rate, channels)
         self._device = torch.device(device)
-        self._shards = dataset if isinstance(dataset, ShardSet) else ShardSet.open(dataset, storage_options)
+        self._shards = dataset if isinstance(dataset, ShardSet) else ShardSet.open(fspath(dataset), storage_options)
         self._epochs = Epochs(self._shards, self._settings, self._form)
         tars = [self._shards.tar_address(index) for index in range(len(self._shards.manifest.shards))]
         self._storage = LocalTars(self._shards)
@@ -132,6 +134,8 @@ class ShardLoader:
         self._decoder = BatchDecoder(self._storage, tars, self._form)
         self._pool = BufferPool()
         self._processes: WorkerPool | None = None
+        self._running: Generator[Batch] | None = None
+        self._plan_dataset: PlanDataset | None = None
         self._metrics = Metrics(frame_shift, batch_bins)
         self._position = Position()
 
@@ -157,14 +161,20 @@ class ShardLoader:
     @property
     def dataset(self) -> PlanDataset:
         """The batches for a DataLoader of your own: `DataLoader(loader.dataset, batch_size=None, num_workers=4)`."""
-        return PlanDataset(self._epochs, self._decoder, self._position.epoch)
+        if self._plan_dataset is None:
+            self._plan_dataset = PlanDataset(self._epochs, self._decoder, self._position.epoch)
+        return self._plan_dataset
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch comes next. A position that `load_state_dict` brought is kept if it stands in that epoch."""
-        self._position.set_epoch(parse_int("epoch", epoch, 0))
+        epoch = parse_int("epoch", epoch, 0)
+        self._position.set_epoch(epoch)
+        if self._plan_dataset is not None:
+            self._plan_dataset.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Start the coming epoch: at its first step, or where a loaded state stands."""
+        """Start the coming epoch: at its first step, or where a loaded state stands. Ends an iteration that runs."""
+        self._end_running()
         start = self._position.begin()
         plan = self.plan
         specs = self._announce(self._epochs.specs(plan, range(start, plan.steps)))
@@ -181,11 +191,22 @@ class ShardLoader:
         Raises:
             ConfigError: It was saved with another dataset or other settings; the message names them.
         """
-        self._position.load(*decode_state(state, self._epochs.describe()))
+        epoch, step = decode_state(state, self._epochs.describe())
+        steps = self._epochs.plan(epoch).steps
+        if step > steps:
+            raise ConfigError(f"the loader state is damaged: step is {step}, epoch {epoch} has {steps} steps")
+        self._end_running()
+        self._position.load(epoch, step)
 
     def metrics(self) -> dict[str, Any]:
         """Return counts since the loader was made: steps, utterances, hours, padding, fill, wait_seconds, …"""
         return self._metrics.summary()
+
+    def _end_running(self) -> None:
+        """Stop decoding for an iteration that is still there: the next one uses its processes and their memory."""
+        if self._running is not None:
+            self._running.close()
+            self._running = None
 
     def _announce(self, specs: Iterator[BatchSpec]) -> Iterator[BatchSpec]:
         """Tell the storage what will be read, when a spec is handed to whoever decodes it."""
@@ -196,6 +217,8 @@ class ShardLoader:
     def _decode(self, plan: EpochPlan, specs: Iterator[BatchSpec]) -> Iterator[Batch]:
         pin = self._workers.pin(self._device)
         if self._workers.num_workers:
+            if self._processes is not None and not self._processes.reusable:
+                self._processes = None  # frees its shared memory before more is asked for
             if self._processes is None:
                 self._processes = WorkerPool(self._decoder, self._workers, self._slot_bytes(plan))
             batches = self._processes.decode(specs)
@@ -208,6 +231,7 @@ class ShardLoader:
                 ahead=threads * self._workers.prefetch_factor,
                 timeout=self._workers.timeout,
             )
+        self._running = batches
         return hand_over(batches, self._device, pinned if pin else self._pool.empty, pin=pin)
 
     def _decode_here(self, pin: bool) -> Callable[[BatchSpec], Batch]:

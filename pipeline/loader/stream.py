@@ -18,6 +18,8 @@ from .shared import share
 
 MAX_WORKERS = 1024
 """Room for one counter a worker."""
+_TAG_BITS = 32
+_TAG = (1 << _TAG_BITS) - 1
 
 
 class PlanDataset(IterableDataset[Batch]):
@@ -33,7 +35,7 @@ class PlanDataset(IterableDataset[Batch]):
     def __init__(self, epochs: Epochs, decoder: BatchDecoder, epoch: int) -> None:
         self._epochs = epochs.shared()
         self._decoder = decoder
-        # Shared with the workers, persistent or not: the epoch set last, and how many times each worker began since.
+        # Shared with the workers, persistent or not: the epoch set last, and which iteration since each worker began.
         self._epoch = share(torch.tensor([epoch]))
         self._begun = share(torch.zeros(MAX_WORKERS, dtype=torch.int64))
 
@@ -51,12 +53,29 @@ class PlanDataset(IterableDataset[Batch]):
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         if workers > MAX_WORKERS:
             raise ConfigError(f"num_workers={workers}: at most {MAX_WORKERS}")
-        epoch = int(self._epoch[0] + self._begun[worker])
-        self._begun[worker] += 1
-        plan = self._epochs.plan(epoch)
+        iteration = self._begin(worker, 0 if info is None else (info.seed - info.id) & _TAG)
+        plan = self._epochs.plan(int(self._epoch[0]) + iteration)
         for spec in self._epochs.specs(plan, range(worker, plan.steps, workers)):
             self._decoder.storage.will_need(spec.spans)
             yield self._decoder.packed(spec, _fresh)
+
+    def _begin(self, worker: int, tag: int) -> int:
+        """Return which iteration since `set_epoch` this is, from 0; the same in all of its workers.
+
+        A worker can't count by itself: one that is stopped before its first step never knew of that iteration. But
+        DataLoader draws a number (`tag`) for each start of its workers, so a worker whose siblings have begun joins
+        them, and the first one comes after all that was.
+        """
+        entries = self._begun.numpy().copy()
+        counts, tags = entries >> _TAG_BITS, entries & _TAG
+        siblings = counts[(tags == tag) & (counts > 0)]
+        if counts[worker] and tags[worker] == tag:  # the next epoch of a persistent worker
+            count = int(counts[worker]) + 1
+        else:
+            count = int(siblings.max() if siblings.size else counts.max() + 1)
+        # One store of eight bytes: siblings see both numbers or neither.
+        self._begun[worker] = count << _TAG_BITS | tag
+        return count - 1
 
 
 def _fresh(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

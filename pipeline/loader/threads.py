@@ -1,8 +1,8 @@
 """Decode batches in threads of the training process, some ahead, in order."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import islice
 
 from ..errors import UttershardError
@@ -12,7 +12,7 @@ from ..reading.spans import BatchSpec
 
 def decode_in_threads(
     specs: Iterator[BatchSpec], decode: Callable[[BatchSpec], Batch], *, threads: int, ahead: int, timeout: float
-) -> Iterator[Batch]:
+) -> Generator[Batch]:
     """Yield the batch of each spec, in order; an error in a thread is raised here in place of its batch.
 
     Args:
@@ -27,13 +27,14 @@ def decode_in_threads(
     try:
         pending: deque[Future[Batch]] = deque(pool.submit(decode, spec) for spec in islice(specs, ahead))
         while pending:
-            try:
-                batch = pending.popleft().result(timeout)
-            except TimeoutError as error:
-                stuck = True
+            future = pending.popleft()
+            # Not result(timeout): the decoder may have a TimeoutError of its own, from a file system.
+            stuck = not wait([future], timeout).done
+            if stuck:
                 raise UttershardError(
                     f"no batch within {timeout:g} s: the disk does not answer, or timeout= is too short for this data"
-                ) from error
+                )
+            batch = future.result()
             pending.extend(pool.submit(decode, spec) for spec in islice(specs, 1))
             yield batch
     finally:
