@@ -1,4 +1,4 @@
-"""Randomness of a plan: integers mixed by splitmix64, never a library's stream.
+"""Randomness of a plan and of augmentation: integers mixed by splitmix64, never a library's stream.
 
 The hash of an utterance depends on (seed, epoch, ordinal) and a stream tag only, so that a plan is the same on
 every machine, with every library version, and for every order in which it is computed. The finaliser and its
@@ -7,7 +7,9 @@ constants are those of Steele, Lea, Flood, "Fast splittable pseudorandom number 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +30,11 @@ class Stream(IntEnum):
     STEPS = 2
     DROPPED_BATCHES = 3
     FILLER_BATCHES = 4
+    SPEED = 5
+    MAP_UTTERANCE = 6
+    SPEC_AUGMENT = 7
+    NOISE = 8
+    REVERBERATION = 9
 
 
 def mix(value: int) -> int:
@@ -44,6 +51,11 @@ def stream_key(stream: Stream, seed: int, epoch: int, *more: int) -> int:
     for part in (seed, epoch, *more):
         key = mix(key ^ (part & _MASK))
     return key
+
+
+def stage_salt(stage: int) -> tuple[int, ...]:
+    """Return what `stream_key` takes besides, once the rest of an epoch has been dealt anew; nothing before."""
+    return (stage,) if stage else ()
 
 
 def hash_ordinals(key: int, ordinals: NDArray[np.int64], out: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:
@@ -67,3 +79,16 @@ def hash_ordinals(key: int, ordinals: NDArray[np.int64], out: NDArray[np.uint64]
     np.right_shift(out, np.uint64(31), out=shifted)
     out ^= shifted
     return out
+
+
+def hash_keys(key: int, utterance_ids: Sequence[str]) -> NDArray[np.uint64]:
+    """Return a 64-bit hash of each utterance id in the stream of `key`.
+
+    For what must not depend on where an utterance lies in a dataset, in a batch, or on which rank (augmentation).
+
+    Args:
+        key: from `stream_key`.
+        utterance_ids: ids as written when packing.
+    """
+    digests = b"".join(blake2b(name.encode("utf-8"), digest_size=8).digest() for name in utterance_ids)
+    return hash_ordinals(key, np.frombuffer(digests, "<i8").astype(np.int64))

@@ -39,7 +39,7 @@ def logical_bounds(
         # Tars without utterances are legal; a logical shard made of those alone would stall its rank.
         if utterances < total_shards or bool((np.diff(bounds) > 0).all()):
             return bounds
-    return _bounds_by_time(_audio_until(num_samples, sample_rate), total_shards)
+    return cut_by_weight(_audio_until(num_samples, sample_rate), total_shards)
 
 
 def _audio_until(num_samples: NDArray[np.int64], sample_rate: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -53,7 +53,13 @@ def _audio_until(num_samples: NDArray[np.int64], sample_rate: NDArray[np.int32])
     return until
 
 
-def _bounds_by_time(until: NDArray[np.int64], total_shards: int) -> NDArray[np.int64]:
+def cut_by_weight(until: NDArray[np.int64], total_shards: int) -> NDArray[np.int64]:
+    """Return the bounds of contiguous parts of about equal weight, none of them empty if there is enough to cut.
+
+    Args:
+        until: int64[N + 1], weight of all utterances before each, and of all.
+        total_shards: number of parts.
+    """
     utterances = until.size - 1
     total = int(until[-1])
     # Python integers: microseconds of a large corpus times the shard number leave int64.

@@ -1,25 +1,29 @@
 """The plan of an epoch: which utterances each step of a rank delivers (G7).
 
     lay_out_epoch    all ranks: length orders, batches, K, numbers
+    lay_out_rest     the same for what is left of an epoch when the world size changes in its middle (G9)
     EpochLayout.plan one rank: its rows, step by step
-    plan_epoch       both, for the rank that asks
+    plan_epoch       lay_out_epoch, for the rank that asks
 
-A plan is a function of (corpus, seed, epoch, rank, world_size, total_shards, filters, batching), and of nothing else.
+A plan is a function of (corpus, seed, epoch, rank, world_size, total_shards, filters, batching), and of nothing else;
+after a change of world size, of the stages of the epoch so far and of where the rotation stood.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, ShardingError
-from .bucket import LengthOrder, bucket_edges, length_order
+from .bucket import bucket_edges, length_order
 from .corpus import Corpus
-from .hashing import CHUNK, Stream, stream_key
+from .elastic import Stage, deal_rest
+from .hashing import CHUNK, Stream, stage_salt, stream_key
 from .order import order_steps
-from .rotation import shard_index
+from .rotation import Rotation
 from .settings import Batching, Sharding, parse_int, parse_seed
 from .steps import Cut, cut_equally
 from .summary import RankSummary, longest_of_batches, summarise_rank
@@ -106,6 +110,16 @@ class EpochLayout:
         longest = self._longest[rank][order]
         return EpochPlan(self.epoch, sharding, rows, splits, cut.filler[order], longest, self.ranks, self.filtered)
 
+    def remaining(self, steps: int) -> NDArray[np.int64]:
+        """Return the ordinals that all ranks have yet to deliver after so many steps, ascending; fillers apart."""
+        left = [np.zeros(0, np.int64)]
+        for rank in range(self.world_size):
+            plan = self.plan(rank)
+            first = min(steps, plan.steps)
+            own = np.repeat(~plan.filler[first:], np.diff(plan.splits[first:]))
+            left.append(plan.rows[plan.splits[first] :][own])
+        return np.sort(np.concatenate(left))
+
 
 def plan_epoch(corpus: Corpus, sharding: Sharding, batching: Batching, *, epoch: int, seed: int = 0) -> EpochPlan:
     """Return the plan of one rank for one epoch.
@@ -126,9 +140,19 @@ def plan_epoch(corpus: Corpus, sharding: Sharding, batching: Batching, *, epoch:
 
 
 def lay_out_epoch(
-    corpus: Corpus, world_size: int, total_shards: int, batching: Batching, *, epoch: int, seed: int = 0
+    corpus: Corpus,
+    world_size: int,
+    total_shards: int,
+    batching: Batching,
+    *,
+    epoch: int,
+    seed: int = 0,
+    rotation: Rotation | None = None,
 ) -> EpochLayout:
-    """Return one epoch of all ranks; arguments and errors as for `plan_epoch`."""
+    """Return one epoch of all ranks; arguments and errors as for `plan_epoch`.
+
+    `rotation` says where the rotation stands after a change of world size; None for the start of a run.
+    """
     seed = parse_seed(seed)
     epoch = parse_int("epoch", epoch, 0)
     if total_shards != corpus.total_shards:
@@ -137,27 +161,110 @@ def lay_out_epoch(
             "build it with the same total_shards"
         )
     over_budget = _handle_oversize(corpus, batching)
-    shards = [shard_index(epoch, rank, world_size, total_shards) for rank in range(world_size)]
-    orders = _order_ranks(corpus, shards, batching, stream_key(Stream.UTTERANCES, seed, epoch))
-    lengths = [order.lengths for order in orders]
-    cuts = cut_equally(lengths, shards, batching, seed=seed, epoch=epoch)
-    longest = [longest_of_batches(of_rank, cut) for of_rank, cut in zip(lengths, cuts, strict=True)]
-    numbers = zip(range(world_size), shards, lengths, cuts, longest, strict=True)
+    rotation = rotation or Rotation()
+    shards = [rotation.index(epoch, rank, world_size, total_shards) for rank in range(world_size)]
+    rows = [_without_oversize(corpus.kept_rows(shard), corpus, batching) for shard in shards]
     filtered = dict(corpus.filtered)
     if batching.oversize == "drop":
         filtered["kept"] -= over_budget
         filtered["over_budget"] = over_budget
+    return _lay_out(corpus, rows, shards, total_shards, batching, filtered, _Dealing(epoch, seed))
+
+
+def lay_out_rest(
+    corpus: Corpus,
+    stages: Sequence[Stage],
+    world_size: int,
+    total_shards: int,
+    batching: Batching,
+    *,
+    epoch: int,
+    seed: int = 0,
+    rotation: Rotation | None = None,
+) -> EpochLayout:
+    """Return what is left of an epoch, dealt anew to other ranks (G9).
+
+    Args:
+        corpus: the dataset, cut into the logical shards of the first stage.
+        stages: world sizes that the epoch was begun with, and the steps each of them made; at least one.
+        world_size: number of ranks now.
+        total_shards: number of logical shards now.
+        batching: how utterances become batches, now as before.
+        epoch: number of the epoch.
+        seed: of the run.
+        rotation: where the rotation stood for the first stage.
+
+    Raises:
+        ShardingError: the corpus is not cut into the logical shards of the first stage.
+    """
+    first = stages[0]
+    layout = lay_out_epoch(
+        corpus, first.world_size, first.total_shards, batching, epoch=epoch, seed=seed, rotation=rotation
+    )
+    following = [(stage.world_size, stage.total_shards) for stage in stages[1:]]
+    for number, (stage, (ranks, shards)) in enumerate(
+        zip(stages, [*following, (world_size, total_shards)], strict=True), start=1
+    ):
+        rows = deal_rest(layout.remaining(stage.steps), corpus.frames, ranks)
+        layout = _lay_out(
+            corpus, rows, [None] * ranks, shards, batching, layout.filtered, _Dealing(epoch, seed, number)
+        )
+    return layout
+
+
+@dataclass(frozen=True)
+class _Dealing:
+    """What the hashes of one layout depend on."""
+
+    epoch: int
+    seed: int
+    stage: int = 0
+
+
+def _lay_out(
+    corpus: Corpus,
+    rows: list[NDArray[np.int64]],
+    shards: Sequence[int | None],
+    total_shards: int,
+    batching: Batching,
+    filtered: dict[str, int],
+    dealing: _Dealing,
+) -> EpochLayout:
+    """Return the layout of an epoch, or of its rest, in which each rank delivers these rows."""
+    epoch, seed, stage = dealing.epoch, dealing.seed, dealing.stage
+    lent = _lend(rows, corpus.frames) if stage and batching.equal_steps in ("split", "pad") else []
+    key = stream_key(Stream.UTTERANCES, seed, epoch, *stage_salt(stage))
+    edges = bucket_edges(int(corpus.frames.max()), batching.bucket_width)
+    orders = [length_order(of_rank, corpus.frames, edges, key) for of_rank in rows]
+    lengths = [order.lengths for order in orders]
+    cuts = cut_equally(lengths, shards, batching, seed=seed, epoch=epoch, stage=stage)
+    for rank in lent:
+        cuts[rank] = replace(cuts[rank], filler=np.ones_like(cuts[rank].filler))
+    longest = [longest_of_batches(of_rank, cut) for of_rank, cut in zip(lengths, cuts, strict=True)]
+    numbers = zip(range(len(rows)), shards, lengths, cuts, longest, strict=True)
     return EpochLayout(
         epoch,
-        world_size,
+        len(rows),
         total_shards,
         tuple(summarise_rank(*of_rank, batching) for of_rank in numbers),
         filtered,
         tuple(order.rows for order in orders),
         tuple(cuts),
         tuple(longest),
-        tuple(_order_steps(cuts, longest, batching, seed, epoch)),
+        tuple(_order_steps(cuts, longest, batching, dealing)),
     )
+
+
+def _lend(rows: list[NDArray[np.int64]], frames: NDArray[np.int32]) -> list[int]:
+    """Give ranks without utterances the shortest of another rank, to repeat as filler; return which ranks got it."""
+    empty = [rank for rank, of_rank in enumerate(rows) if not of_rank.size]
+    everything = np.concatenate(rows)
+    if not everything.size:
+        return []
+    shortest = everything[[int(np.argmin(frames[everything]))]]
+    for rank in empty:
+        rows[rank] = shortest
+    return empty
 
 
 def _handle_oversize(corpus: Corpus, batching: Batching) -> int:
@@ -181,20 +288,15 @@ def _handle_oversize(corpus: Corpus, batching: Batching) -> int:
     return count
 
 
-def _order_ranks(corpus: Corpus, shards: list[int], batching: Batching, key: int) -> list[LengthOrder]:
+def _without_oversize(rows: NDArray[np.int64], corpus: Corpus, batching: Batching) -> NDArray[np.int64]:
     limit = batching.longest_frames
-    edges = bucket_edges(int(corpus.frames.max()), batching.bucket_width)
-    orders = []
-    for shard in shards:
-        rows = corpus.kept_rows(shard)
-        if limit is not None and batching.oversize == "drop":
-            rows = rows[corpus.frames[rows] <= limit]
-        orders.append(length_order(rows, corpus.frames, edges, key))
-    return orders
+    if limit is None or batching.oversize != "drop":
+        return rows
+    return rows[corpus.frames[rows] <= limit]
 
 
 def _order_steps(
-    cuts: list[Cut], longest: list[NDArray[np.int32]], batching: Batching, seed: int, epoch: int
+    cuts: list[Cut], longest: list[NDArray[np.int32]], batching: Batching, dealing: _Dealing
 ) -> list[NDArray[np.int64]]:
     """Return the order of the steps of each rank: one and the same, unless ranks have their own numbers of steps."""
     costs: list[NDArray[np.int64] | None] = [None] * len(cuts)
@@ -204,10 +306,11 @@ def _order_steps(
             costs = list(own)
         else:
             costs = [np.maximum.reduce(own)] * len(cuts)
+    which = {"seed": dealing.seed, "epoch": dealing.epoch, "stage": dealing.stage}
     if batching.equal_steps == "off":
         pairs = zip(cuts, costs, strict=True)
-        return [order_steps(cut.taken.size, seed=seed, epoch=epoch, costs=cost) for cut, cost in pairs]
-    return [order_steps(cuts[0].taken.size, seed=seed, epoch=epoch, costs=costs[0])] * len(cuts)
+        return [order_steps(cut.taken.size, **which, costs=cost) for cut, cost in pairs]
+    return [order_steps(cuts[0].taken.size, **which, costs=costs[0])] * len(cuts)
 
 
 def _gather_runs(

@@ -9,6 +9,8 @@ rank 1       1         3         1
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..errors import ShardingError
 from .settings import Sharding, parse_int
 
@@ -26,3 +28,21 @@ def shard_index(epoch: int, rank: int, world_size: int, total_shards: int) -> in
     epoch = parse_int("epoch", epoch, 0, error=ShardingError)
     sharding = Sharding(rank, world_size, total_shards)
     return (epoch * sharding.world_size + sharding.rank) % sharding.total_shards
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Where the rotation stands: at the start of `epoch`, so many logical shards had been consumed in all.
+
+    From the start of a run it is the formula itself. After a change of world size it goes on from the logical shards
+    consumed, so that coverage stays whole.
+    """
+
+    epoch: int = 0
+    shards: int = 0
+
+    def index(self, epoch: int, rank: int, world_size: int, total_shards: int) -> int:
+        """Return the logical shard that a rank reads in an epoch; errors as for `shard_index`."""
+        sharding = Sharding(rank, world_size, total_shards)
+        consumed = self.shards + (epoch - self.epoch) * sharding.world_size
+        return (consumed + sharding.rank) % sharding.total_shards

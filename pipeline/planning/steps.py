@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..errors import ShardingError
 from .cut import Staircase, charge_lengths, count_batches, cut_exactly
-from .hashing import Stream, hash_ordinals, stream_key
+from .hashing import Stream, hash_ordinals, stage_salt, stream_key
 from .settings import Batching
 
 
@@ -51,11 +51,12 @@ class Cut:
 
 def cut_equally(
     lengths: Sequence[NDArray[np.int32]],
-    logical_shards: Sequence[int],
+    logical_shards: Sequence[int | None],
     batching: Batching,
     *,
     seed: int,
     epoch: int,
+    stage: int = 0,
 ) -> list[Cut]:
     """Return the batches of every rank, equally many unless the policy is "off".
 
@@ -65,31 +66,40 @@ def cut_equally(
         batching: budget and policy.
         seed: of the run.
         epoch: number of the epoch.
+        stage: how many times the rest of the epoch has been dealt anew. The rest may be too small for any policy, and
+            a run must be able to go on: "split" then pads the ranks with too few utterances, and "drop" may leave
+            no step.
 
     Raises:
         ShardingError: a rank has too few utterances for the policy.
     """
+    salt = stage_salt(stage)
     stairs = [charge_lengths(of_rank, batching) for of_rank in lengths]
     counts = [count_batches(of_rank, batching) for of_rank in stairs]
     match batching.equal_steps:
         case "split":
             steps = max(counts)
-            _check_split(stairs, logical_shards, steps, batching)
-            return [_whole(cut_exactly(of_rank, batching, steps)) for of_rank in stairs]
+            if not stage:
+                _check_split(stairs, logical_shards, steps, batching)
+            return [
+                _pad(cut_exactly(*pair), steps, stream_key(Stream.FILLER_BATCHES, seed, epoch, rank, *salt))
+                for rank, pair in enumerate(_own(stairs, batching, [min(steps, each.utterances) for each in stairs]))
+            ]
         case "off":
             return [_whole(cut_exactly(*pair)) for pair in _own(stairs, batching, counts)]
         case "drop":
             steps = min(counts)
-            _check_empty(counts, logical_shards, batching, "would leave no steps")
+            if not stage:
+                _check_empty(counts, logical_shards, batching, "would leave no steps")
             return [
-                _drop(cut_exactly(*pair), steps, stream_key(Stream.DROPPED_BATCHES, seed, epoch, rank))
+                _drop(cut_exactly(*pair), steps, stream_key(Stream.DROPPED_BATCHES, seed, epoch, rank, *salt))
                 for rank, pair in enumerate(_own(stairs, batching, counts))
             ]
         case "pad":
             steps = max(counts)
             _check_empty(counts, logical_shards, batching, "has no batch to repeat")
             return [
-                _pad(cut_exactly(*pair), steps, stream_key(Stream.FILLER_BATCHES, seed, epoch, rank))
+                _pad(cut_exactly(*pair), steps, stream_key(Stream.FILLER_BATCHES, seed, epoch, rank, *salt))
                 for rank, pair in enumerate(_own(stairs, batching, counts))
             ]
 
@@ -114,7 +124,7 @@ def _drop(bounds: NDArray[np.int64], steps: int, key: int) -> Cut:
 
 def _pad(bounds: NDArray[np.int64], steps: int, key: int) -> Cut:
     batches = bounds.size - 1
-    if not batches:
+    if batches in (0, steps):
         return _whole(bounds)
     times = np.full(batches, steps // batches)
     times[_draw(batches, steps % batches, key)] += 1
@@ -130,7 +140,9 @@ def _draw(batches: int, chosen: int, key: int) -> NDArray[np.int64]:
     return np.argsort(hashes, kind="stable")[:chosen]
 
 
-def _check_split(stairs: Sequence[Staircase], logical_shards: Sequence[int], steps: int, batching: Batching) -> None:
+def _check_split(
+    stairs: Sequence[Staircase], logical_shards: Sequence[int | None], steps: int, batching: Batching
+) -> None:
     sizes = [of_rank.utterances for of_rank in stairs]
     rank = int(np.argmin(sizes))
     if sizes[rank] < steps:
@@ -141,7 +153,9 @@ def _check_split(stairs: Sequence[Staircase], logical_shards: Sequence[int], ste
         )
 
 
-def _check_empty(counts: Sequence[int], logical_shards: Sequence[int], batching: Batching, consequence: str) -> None:
+def _check_empty(
+    counts: Sequence[int], logical_shards: Sequence[int | None], batching: Batching, consequence: str
+) -> None:
     if min(counts) == 0 and max(counts) > 0:
         rank = int(np.argmin(counts))
         raise ShardingError(

@@ -17,7 +17,7 @@ class RankSummary:
 
     Attributes:
         rank: the rank.
-        logical_shard: what it reads.
+        logical_shard: what it reads; None for the rest of an epoch dealt anew.
         utterances: utterances delivered, each counted once.
         frames: their frames.
         padded_frames: frames of their batches, padding included.
@@ -29,7 +29,7 @@ class RankSummary:
     """
 
     rank: int
-    logical_shard: int
+    logical_shard: int | None
     utterances: int
     frames: int
     padded_frames: int
@@ -50,7 +50,7 @@ def longest_of_batches(lengths: NDArray[np.int32], cut: Cut) -> NDArray[np.int32
 
 def summarise_rank(
     rank: int,
-    logical_shard: int,
+    logical_shard: int | None,
     lengths: NDArray[np.int32],
     cut: Cut,
     longest: NDArray[np.int32],
