@@ -109,7 +109,7 @@ class WorkerPool:
             yield from parcels
         except RuntimeError as error:  # torch has no type of its own for it
             # A worker that touches the missing part of a tar that was cut is killed by SIGBUS: say that, if it is so.
-            self._storage.check_sizes()
+            self._storage.check()
             raise UttershardError(
                 f"a worker process is gone or does not answer ({error}). Killed workers are most often out of "
                 f"memory: try fewer than num_workers={self._settings.num_workers}, or a smaller prefetch_factor"

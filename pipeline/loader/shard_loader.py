@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
@@ -17,7 +18,9 @@ from ..reading.buffers import BufferPool
 from ..reading.decoder import BatchDecoder
 from ..reading.spans import BatchSpec
 from ..reading.utterance import AudioForm
-from ..storage.local import LocalTars
+from ..remote.retry import Limits
+from ..storage.open import open_storage
+from ..storage.settings import DEFAULT_PREFETCH_BYTES, StorageSettings
 from .device import hand_over, pinned
 from .epochs import Epochs, PlanSettings
 from .metrics import Metrics
@@ -58,6 +61,9 @@ class ShardLoader:
         channels: 1 to mix down, more to copy mono; None requires that all audio has the same.
         device: Where batches are handed over.
         storage_options: Keyword arguments of the dataset's fsspec file system.
+        cache, cache_bytes, prefetch_bytes: Where whole tars of a remote dataset are kept, how much of them, and how
+            much each process fetches ahead, see StorageSettings; never changes the batches.
+        read_timeout, read_deadline: Limits on reading from a store, see Limits.
         num_workers, threads, prefetch_factor, persistent_workers, multiprocessing_context, timeout, pin_memory:
             Where decoding runs, see Workers; never changes the batches.
 
@@ -104,6 +110,11 @@ class ShardLoader:
         multiprocessing_context: str | None = None,
         timeout: float = 300.0,
         pin_memory: bool | None = None,
+        cache: str | PathLike[str] | None = None,
+        cache_bytes: int | None = None,
+        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
+        read_timeout: float = 30.0,
+        read_deadline: float = 120.0,
     ) -> None:
         rank, world_size = find_world(rank, world_size)
         self._settings = PlanSettings(
@@ -126,11 +137,15 @@ class ShardLoader:
         )
         self._form = AudioForm(sample_rate, channels)
         self._device = torch.device(device)
-        self._shards = dataset if isinstance(dataset, ShardSet) else ShardSet.open(fspath(dataset), storage_options)
+        limits = Limits(read_timeout, read_deadline)
+        storage = StorageSettings(None if cache is None else Path(cache), cache_bytes, prefetch_bytes, limits)
+        if not isinstance(dataset, ShardSet):
+            dataset = ShardSet.open(fspath(dataset), storage_options, limits)
+        self._shards = dataset
         self._epochs = Epochs(self._shards, self._settings, self._form)
         tars = [self._shards.tar_address(index) for index in range(len(self._shards.manifest.shards))]
-        self._storage = LocalTars(self._shards)
-        self._storage.check_sizes()
+        self._storage = open_storage(self._shards, storage)
+        self._storage.check()
         self._decoder = BatchDecoder(self._storage, tars, self._form)
         self._pool = BufferPool()
         self._processes: WorkerPool | None = None
