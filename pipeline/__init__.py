@@ -8,6 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .dataset.shardset import ShardSet as ShardSet
+    from .features.cmvn import GlobalCmvn as GlobalCmvn
+    from .features.cmvn import UtteranceCmvn as UtteranceCmvn
+    from .features.fbank import Fbank as Fbank
+    from .features.log_mel import LogMel as LogMel
+    from .features.resample import Resample as Resample
+    from .features.spec_augment import SpecAugment as SpecAugment
     from .loader.shard_loader import ShardLoader as ShardLoader
     from .planning.plan import EpochPlan as EpochPlan
     from .planning.plan import plan_epoch as plan_epoch
@@ -17,13 +23,32 @@ if TYPE_CHECKING:
 _HOMES = {
     "Batch": ".reading.batch",
     "EpochPlan": ".planning.plan",
+    "Fbank": ".features.fbank",
+    "GlobalCmvn": ".features.cmvn",
+    "LogMel": ".features.log_mel",
+    "Resample": ".features.resample",
     "ShardLoader": ".loader.shard_loader",
     "ShardSet": ".dataset.shardset",
+    "SpecAugment": ".features.spec_augment",
+    "UtteranceCmvn": ".features.cmvn",
     "plan_epoch": ".planning.plan",
     "shard_index": ".planning.rotation",
 }
 
-__all__ = ["Batch", "EpochPlan", "ShardLoader", "ShardSet", "plan_epoch", "shard_index"]
+__all__ = [
+    "Batch",
+    "EpochPlan",
+    "Fbank",
+    "GlobalCmvn",
+    "LogMel",
+    "Resample",
+    "ShardLoader",
+    "ShardSet",
+    "SpecAugment",
+    "UtteranceCmvn",
+    "plan_epoch",
+    "shard_index",
+]
 
 
 def __getattr__(name: str) -> Any:

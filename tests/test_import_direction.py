@@ -1,7 +1,7 @@
 """Imports go one way, so that each room can be understood with the ones below it and nothing else.
 
 scripts -> writers -> pipeline
-pipeline: loader -> reading -> {planning, storage} -> dataset -> errors
+pipeline: loader -> reading -> {planning, storage} -> dataset -> remote -> errors;  features -> planning
 """
 
 import ast
@@ -17,11 +17,13 @@ PACKAGES = {"scripts": {"writers", "pipeline"}, "writers": {"pipeline"}, "pipeli
 
 ROOMS = {
     "errors": set(),
-    "dataset": {"errors"},
+    "remote": {"errors"},
+    "dataset": {"remote", "errors"},
     "planning": {"dataset", "errors"},
-    "storage": {"dataset", "errors"},
+    "storage": {"dataset", "remote", "errors"},
+    "features": {"planning", "errors"},
     "reading": {"planning", "storage", "dataset", "errors"},
-    "loader": {"reading", "planning", "storage", "dataset", "errors"},
+    "loader": {"reading", "planning", "storage", "dataset", "remote", "errors"},
 }
 """Each room of `pipeline`, and those it may import. `pipeline/__init__.py` stands above them all."""
 

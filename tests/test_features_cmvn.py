@@ -1,0 +1,117 @@
+"""GlobalCmvn and UtteranceCmvn: mean 0 and variance 1, over the corpus or over each utterance."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from features_cases import padded
+from uttershard.pipeline import GlobalCmvn, UtteranceCmvn
+from uttershard.pipeline.errors import ConfigError, DataError, UttershardError
+
+FRAMES = (50, 7, 120, 1)
+
+
+def corpus() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(frames, 3, generator=generator) * torch.tensor([1.0, 5.0, 0.2]) - 8 for frames in FRAMES]
+
+
+def write_stats(path: Path, utterances: list[torch.Tensor]) -> Path:
+    frames = torch.cat(utterances).double().numpy()
+    np.savez(path, count=len(frames), sum=frames.sum(0), sum_square=(frames**2).sum(0))
+    return path
+
+
+def test_the_corpus_has_mean_0_and_variance_1(tmp_path: Path) -> None:
+    utterances = corpus()
+    cmvn = GlobalCmvn(write_stats(tmp_path / "feats_stats.npz", utterances))
+    normalised, lengths = cmvn(*padded(utterances, extra=5, fill=float("nan")))
+    frames = torch.cat([one[:length] for one, length in zip(normalised, lengths.tolist(), strict=True)])
+    torch.testing.assert_close(frames.mean(0), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(frames.var(0, correction=0), torch.ones(3), atol=1e-4, rtol=0)
+    for one, length in zip(normalised, lengths.tolist(), strict=True):
+        assert not one[length:].any()
+
+
+def test_parts_of_it(tmp_path: Path) -> None:
+    utterances = corpus()
+    stats = write_stats(tmp_path / "feats_stats.npz", utterances)
+    features, lengths = padded(utterances[:1])
+    frames = torch.cat(utterances)
+    mean_only, _ = GlobalCmvn(stats, norm_std=False)(features, lengths)
+    torch.testing.assert_close(mean_only[0], utterances[0] - frames.mean(0), atol=1e-5, rtol=0)
+    std_only, _ = GlobalCmvn(stats, norm_mean=False)(features, lengths)
+    torch.testing.assert_close(std_only[0], utterances[0] / frames.std(0, correction=0), atol=1e-3, rtol=1e-4)
+
+
+def test_a_constant_dimension_is_only_shifted() -> None:
+    constant = GlobalCmvn({"count": 4, "sum": [12.0], "sum_square": [36.0]})
+    assert constant(torch.tensor([[[3.0], [4.0]]]), torch.tensor([2]))[0].flatten().tolist() == [0.0, 1.0]
+
+
+def test_statistics_travel_with_the_checkpoint(tmp_path: Path) -> None:
+    cmvn = GlobalCmvn(write_stats(tmp_path / "feats_stats.npz", corpus()))
+    other = GlobalCmvn({"count": 1, "sum": [0.0] * 3, "sum_square": [1.0] * 3})
+    other.load_state_dict(cmvn.state_dict())
+    assert torch.equal(other.mean, cmvn.mean)
+    assert torch.equal(other.std, cmvn.std)
+
+
+def test_each_utterance_has_mean_0_and_variance_1_whatever_its_padding() -> None:
+    utterances = corpus()
+    normalised, lengths = UtteranceCmvn()(*padded(utterances, extra=11, fill=float("inf")))
+    for row, (one, length) in enumerate(zip(normalised, lengths.tolist(), strict=True)):
+        mean, std = utterances[row].mean(0), utterances[row].std(0, correction=0)
+        expected = (utterances[row] - mean) / std.clamp(min=1e-5)
+        torch.testing.assert_close(one[:length], expected, atol=1e-4, rtol=0)
+        assert not one[length:].any()
+
+
+def test_utterance_cmvn_in_parts_and_its_gradient() -> None:
+    features, lengths = padded([*corpus(), torch.zeros(4, 3)])
+    features.requires_grad_()
+    only_mean, _ = UtteranceCmvn(norm_std=False)(features, lengths)
+    torch.testing.assert_close(only_mean[0, :50], features[0, :50] - features[0, :50].mean(0), atol=1e-5, rtol=0)
+    only_std, _ = UtteranceCmvn(norm_mean=False)(features, lengths)
+    torch.testing.assert_close(only_std[0, :50], features[0, :50] / features[0, :50].std(0, correction=0))
+    UtteranceCmvn()(features, lengths)[0].square().sum().backward()
+    assert features.grad is not None
+    assert torch.isfinite(features.grad).all()
+
+
+def test_bfloat16_is_normalised_in_float32() -> None:
+    features, lengths = padded(corpus())
+    normalised, _ = UtteranceCmvn()(features.bfloat16(), lengths)
+    assert normalised.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("stats", "error", "message"),
+    [
+        ({"count": 1, "sum": [0.0]}, DataError, "no sum_square among count, sum"),
+        ({"count": 0, "sum": [0.0], "sum_square": [0.0]}, DataError, "a positive number"),
+        ({"count": 1, "sum": [0.0], "sum_square": [0.0, 1.0]}, DataError, "equally long"),
+        ({"count": 1, "sum": [float("nan")], "sum_square": [0.0]}, DataError, "NaN"),
+        ("nowhere.npz", ConfigError, "uttershard stats"),
+    ],
+)
+def test_bad_statistics_are_refused(stats: Any, error: type[UttershardError], message: str) -> None:
+    with pytest.raises(error) as caught:
+        GlobalCmvn(stats)
+    assert message in str(caught.value)
+
+
+def test_a_file_that_is_no_npz(tmp_path: Path) -> None:
+    for name, content in (("text.npz", b"mean variance"), ("empty.npz", b""), ("zip.npz", b"PK\x03\x04broken")):
+        path = tmp_path / name
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=name):
+            GlobalCmvn(path)
+
+
+def test_features_of_another_size() -> None:
+    cmvn = GlobalCmvn({"count": 1, "sum": [0.0] * 3, "sum_square": [1.0] * 3})
+    with pytest.raises(ConfigError, match="3 dimensions, the features 80"):
+        cmvn(torch.zeros(1, 5, 80), torch.tensor([5]))
