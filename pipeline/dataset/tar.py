@@ -14,15 +14,19 @@ Source: POSIX.1-1988 (ustar), POSIX.1-2001 (pax), GNU tar manual, "Basic Tar For
 
 import mmap
 import os
+import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import DataError, StorageError
 
 BLOCK = 512
 RECORD = 20 * BLOCK
 """tar pads a whole archive to this; so do we, to give the bytes that other tools give."""
+
+_PLAIN = struct.Struct("100s 24x 11s 21x c 188x c")
+"""Name, octal digits of the size, type flag, first byte of the prefix."""
 
 _ZERO_BLOCK = bytes(BLOCK)
 _EXTENSIONS = "LKxg"
@@ -38,8 +42,7 @@ class TarError(DataError):
     """A tar is damaged or is no tar; the message says at which offset."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """One member of a tar; all offsets count from the start of the buffer walked."""
 
     name: str
@@ -98,9 +101,9 @@ def walk_span(buffer: memoryview) -> Iterator[Member]:
 
     Header checksums are not tested: the span's own checksum has been.
     """
-    position = 0
-    while position < len(buffer):
-        member = _read_member(buffer, position, verify=False)
+    position, length = 0, len(buffer)
+    while position < length:
+        member = _read_plain(buffer, position) or _read_member(buffer, position, verify=False)
         if member is None:
             raise TarError(f"an empty block at offset {position} inside an utterance's span")
         yield member
@@ -126,6 +129,20 @@ def _check_end(rest: memoryview, position: int) -> None:
         raise TarError(f"the tar ends at byte {position + len(rest)} inside its end mark: it has been cut")
     if bytes(rest).count(0) != len(rest):
         raise TarError(f"data after an empty block at offset {position}: the tar is damaged")
+
+
+def _read_plain(buffer: memoryview, position: int) -> Member | None:
+    """Read the header of a plain file as our shards have them, in half the time; None for anything else."""
+    start = position + BLOCK
+    if start > len(buffer):
+        return None
+    name, digits, kind, prefix = _PLAIN.unpack_from(buffer, position)
+    if kind != b"0" or prefix != b"\0" or digits.strip(b"01234567"):
+        return None
+    size = int(digits, 8)
+    if start + size > len(buffer):
+        return None
+    return Member(name.partition(b"\0")[0].decode("utf-8", "surrogateescape"), position, start, size, kind="0")
 
 
 def _read_member(buffer: memoryview, position: int, *, verify: bool) -> Member | None:

@@ -40,7 +40,7 @@ class BufferPool:
     def _take(self, nbytes: int) -> NDArray[np.uint8]:
         for _ in range(len(self._free)):
             try:
-                buffer = self._free.popleft()
+                buffer = self._free.pop()
             except IndexError:  # another thread took it
                 break
             if len(buffer) >= nbytes:

@@ -1,7 +1,7 @@
 """BatchDecoder: reads and decodes the utterances of one batch, padded for a CPU or packed for a device or a process."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from ..errors import ConfigError
 from ..storage.base import Storage
 from .batch import Allocate, Batch, fill_row
-from .codecs import peek_dtype
 from .spans import BatchSpec
-from .utterance import AudioForm, Members, decode_utterance, split_span
+from .utterance import AudioForm, Members, UtteranceError, decode_utterance, split_span
+
+INT16_CODECS = frozenset({"wav", "flac"})
+"""Decoded to int16, if not of more than 16 bits."""
 
 
 class BatchDecoder:
@@ -31,47 +33,75 @@ class BatchDecoder:
         self._scratch = _Scratch()
 
     def padded(self, spec: BatchSpec, allocate: Allocate) -> Batch:
-        """Decode a batch straight into padded float32 rows on a CPU: each sample is touched once while in cache."""
-        parts, lengths, channels = self._open(spec)
+        """Decode a batch straight into padded float32 rows on a CPU."""
+        lengths, channels = self._form.num_samples(spec), self._channels(spec)
         longest = int(lengths.max())
         shape = (len(spec), longest) if channels == 1 else (len(spec), channels, longest)
         audio = allocate(shape, torch.float32)
         rows = audio.numpy()
-        scratch = self._scratch.at_least(int((spec.num_samples * spec.channels).max()))
-        for row, part in enumerate(parts):
+        scratch = self._scratch_for(spec)
+        parts = []
+        for row, part in enumerate(self._parts(spec)):
             samples = decode_utterance(spec, row, part.audio, self._form, scratch, self._tar(spec, row))
             fill_row(rows[row], samples)
+            parts.append(part)
         return self._batch(spec, parts, lengths, padded=audio)
 
     def packed(self, spec: BatchSpec, allocate: Allocate) -> Batch:
         """Decode a batch into one buffer, utterance after utterance: int16 if all of it is, else float32."""
-        parts, lengths, channels = self._open(spec)
-        whole = all(
-            peek_dtype(spec.codecs[row], part.audio) == "int16" and not self._form.changes(spec, row)
-            for row, part in enumerate(parts)
-        )
+        whole = INT16_CODECS.issuperset(spec.codecs) and not self._form.changes_any(spec)
+        if whole:
+            try:
+                return self._pack(spec, allocate, torch.int16)
+            except _NotInt16:
+                pass  # one of them has more than 16 bits, which only its header tells
+        return self._pack(spec, allocate, torch.float32)
+
+    def _pack(self, spec: BatchSpec, allocate: Allocate, dtype: torch.dtype) -> Batch:
+        lengths, channels = self._form.num_samples(spec), self._channels(spec)
         total = int(lengths.sum())
-        shape = (total,) if channels == 1 else (total, channels)
-        packed = allocate(shape, torch.int16 if whole else torch.float32)
+        packed = allocate((total,) if channels == 1 else (total, channels), dtype)
         flat, begin = packed.numpy(), 0
-        scratch = None if whole else self._scratch.at_least(int((spec.num_samples * spec.channels).max()))
-        for row, part in enumerate(parts):
+        scratch = self._scratch_for(spec) if dtype == torch.float32 else None
+        parts = []
+        for row, part in enumerate(self._parts(spec)):
             target = flat[begin : begin + int(lengths[row])]
-            samples = decode_utterance(
-                spec, row, part.audio, self._form, target.reshape(-1) if whole else scratch, self._tar(spec, row)
-            )
-            if not np.may_share_memory(samples, target):
-                fill_row(target.T, samples) if not whole else np.copyto(target, samples)
+            place = target.reshape(-1) if scratch is None else scratch
+            samples = decode_utterance(spec, row, part.audio, self._form, place, self._tar(spec, row))
+            if scratch is not None:
+                fill_row(target.T, samples)
+            elif samples.dtype != np.int16:
+                raise _NotInt16
+            elif not np.may_share_memory(samples, target):
+                np.copyto(target, samples)
+            parts.append(part)
             begin += len(target)
         return self._batch(spec, parts, lengths, packed=packed)
 
-    def _open(self, spec: BatchSpec) -> tuple[list[Members], NDArray[np.int64], int]:
-        spans = self.storage.read(spec.spans)
-        parts = [split_span(spec, row, span, self._tar(spec, row)) for row, span in enumerate(spans)]
+    def _parts(self, spec: BatchSpec) -> Iterator[Members]:
+        """Check and take apart one utterance after the other.
+
+        One at a time, so that it is decoded while the check has it in the processor's cache: for WAV, reading a batch
+        from memory a second time costs as much as all the rest.
+        """
+        for row, span in enumerate(self.storage.read(spec.spans)):
+            try:
+                part = split_span(spec, row, span, self._tar(spec, row))
+            except UtteranceError:
+                again = self.storage.read_again(spec.spans, row)
+                if again is None:
+                    raise
+                part = split_span(spec, row, again, self._tar(spec, row))
+            yield part
+
+    def _channels(self, spec: BatchSpec) -> int:
         channels = set(spec.channels.tolist()) if self._form.channels is None else {self._form.channels}
         if len(channels) > 1:
             raise ConfigError(f"utterances with {sorted(channels)} channels in one batch: say channels=1 to mix them")
-        return parts, self._form.num_samples(spec), int(channels.pop())
+        return int(channels.pop())
+
+    def _scratch_for(self, spec: BatchSpec) -> NDArray[np.int16]:
+        return self._scratch.at_least(int((spec.num_samples * spec.channels).max()))
 
     def _tar(self, spec: BatchSpec, row: int) -> str:
         return self._tars[int(spec.spans.shard[row])]
@@ -96,6 +126,10 @@ class BatchDecoder:
             packed=packed,
             padded=padded,
         )
+
+
+class _NotInt16(Exception):  # noqa: N818 - nothing is wrong
+    """A batch that was taken for int16 holds an utterance that is not."""
 
 
 class _Scratch(threading.local):

@@ -2,7 +2,8 @@
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,10 @@ class AudioForm:
         rate = spec.sample_rate.astype(np.int64)
         return np.asarray((2 * spec.num_samples * self.sample_rate + rate) // (2 * rate))
 
+    def changes_any(self, spec: BatchSpec) -> bool:
+        """Whether any utterance must be resampled or mixed."""
+        return any(self.changes(spec, row) for row in range(len(spec)))
+
     def changes(self, spec: BatchSpec, row: int) -> bool:
         """Whether an utterance must be resampled or mixed (its samples then are float32)."""
         return self.sample_rate not in (None, int(spec.sample_rate[row])) or self.channels not in (
@@ -51,13 +56,16 @@ class AudioForm:
         )
 
 
-@dataclass(frozen=True)
-class Members:
+class Members(NamedTuple):
     """The parts of one utterance's span."""
 
     audio: memoryview
     text: str | None
     meta: dict[str, Any]
+
+
+_decode_json = json.JSONDecoder().decode
+"""As json.loads, without its guess at the encoding: ours is UTF-8."""
 
 
 class UtteranceError(DataError):
@@ -81,13 +89,18 @@ def split_span(spec: BatchSpec, row: int, span: memoryview, tar: str) -> Members
             parts[split_name(member.name)[1]] = span[member.start : member.start + member.size]
     except TarError as error:
         raise UtteranceError(f"{_where(spec, row, tar)}: {error}") from error
-    audio = [name for name in parts if f".{name.rpartition('.')[2]}" in AUDIO_EXTENSIONS]
+    audio = [name for name in parts if _is_audio(name)]
     if len(audio) != 1:
         raise UtteranceError(f"{_where(spec, row, tar)}: {len(audio)} audio members ({', '.join(parts)}), expected one")
     text = parts.get("txt")
-    meta = json.loads(bytes(parts["json"])) if "json" in parts else {}
+    meta = _decode_json(str(parts["json"], "utf-8")) if "json" in parts else {}
     meta.pop("id", None)
-    return Members(parts[audio[0]], None if text is None else bytes(text).decode("utf-8"), meta)
+    return Members(parts[audio[0]], None if text is None else str(text, "utf-8"), meta)
+
+
+@lru_cache(maxsize=1024)
+def _is_audio(ending: str) -> bool:
+    return f".{ending.rpartition('.')[2]}" in AUDIO_EXTENSIONS
 
 
 def decode_utterance(

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,9 @@ _PCM, _FLOAT, _ALAW, _MULAW, _EXTENSIBLE = 0x0001, 0x0003, 0x0006, 0x0007, 0xFFF
 # ffmpeg and most others write all ones; SoX 0x7FFFF000; others the largest signed number.
 _STREAMED_SIZES = frozenset({0x7FFFF000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF})
 
+# Nearly every 16-bit WAV has these 44 bytes; reading them in one step halves what decoding it costs.
+_PLAIN_HEADER = struct.Struct("<4x I 12s 16s 4s I")
+
 _ReadAt = Callable[[int, int], memoryview]
 
 
@@ -49,8 +52,7 @@ class _Format:
     sample_rate: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
+class _Layout(NamedTuple):
     format: _Format
     data_start: int
     data_bytes: int
@@ -60,7 +62,7 @@ class _Layout:
     def dtype(self) -> DType:
         return "int16" if self.format.encoding == (_PCM, 2) else "float32"
 
-    def count(self, file_bytes: int) -> int:
+    def samples_in(self, file_bytes: int) -> int:
         """Samples of each channel in a file of that many bytes.
 
         Raises:
@@ -129,12 +131,16 @@ def _walk(read: _ReadAt, size: int) -> _Layout:
 
 
 def _walk_memory(data: memoryview) -> _Layout:
+    if len(data) >= _PLAIN_HEADER.size:
+        riff_bytes, chunk, body, following, data_bytes = _PLAIN_HEADER.unpack_from(data)
+        if chunk == b"WAVEfmt \x10\0\0\0" and following == b"data":
+            return _Layout(_parse_format(body), _PLAIN_HEADER.size, data_bytes, riff_bytes == len(data) - 8)
     return _walk(lambda start, count: data[start : start + count], len(data))
 
 
 def _info(layout: _Layout, file_bytes: int) -> AudioInfo:
     form = layout.format
-    info = AudioInfo("wav", layout.count(file_bytes), form.sample_rate, form.channels, layout.dtype)
+    info = AudioInfo("wav", layout.samples_in(file_bytes), form.sample_rate, form.channels, layout.dtype)
     return require_samples(info)
 
 
@@ -158,7 +164,7 @@ def _decode(data: memoryview, num_samples: int, channels: int, scratch: Scratch)
     layout = _walk_memory(data)
     encoding = layout.format.encoding
     require_channels(layout.format.channels, channels)
-    require_count(layout.count(len(data)), num_samples)
+    require_count(layout.samples_in(len(data)), num_samples)
     raw = np.frombuffer(data, np.uint8, num_samples * channels * encoding[1], layout.data_start)
     return shaped(_CONVERTERS[encoding](raw), channels)
 
