@@ -10,7 +10,9 @@ import numpy as np
 from ..dataset.shardset import ShardSet
 from ..errors import ConfigError
 from ..planning.corpus import Corpus, build_corpus
-from ..planning.plan import EpochPlan, plan_epoch
+from ..planning.elastic import Course
+from ..planning.partition import logical_bounds
+from ..planning.plan import EpochPlan, lay_out_rest, plan_epoch
 from ..planning.settings import Batching, Filters, Sharding
 from ..reading.spans import INDEX_COLUMNS, BatchSpec, SpanIndex
 from ..reading.utterance import AudioForm
@@ -54,7 +56,8 @@ class Epochs:
         )
         self.index = SpanIndex.from_table(table, shards.rows_per_shard)
         _check_form(self.index, self._corpus, form)
-        self._planned: EpochPlan | None = None
+        self.course = Course()
+        self._planned: tuple[int, Course, EpochPlan] | None = None
         self._shared: tuple[SharedColumns[SpanIndex], SharedColumns[Corpus]] | None = None
 
     def shared(self) -> "Epochs":
@@ -67,7 +70,12 @@ class Epochs:
     def __getstate__(self) -> dict[str, Any]:
         if self._shared is None:
             raise TypeError("only a shared() copy of Epochs goes to another process: the index is not copied")
-        return {"_dataset": self._dataset, "_settings": self._settings, "_shared": self._shared}
+        return {
+            "_dataset": self._dataset,
+            "_settings": self._settings,
+            "course": self.course,
+            "_shared": self._shared,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _planned=None)
@@ -80,13 +88,34 @@ class Epochs:
         return dict(self._corpus.filtered)
 
     def plan(self, epoch: int) -> EpochPlan:
-        """Return the plan of an epoch; the last one is kept."""
-        if self._planned is None or self._planned.epoch != epoch:
-            settings = self._settings
-            self._planned = plan_epoch(
-                self._corpus, settings.sharding, settings.batching, epoch=epoch, seed=settings.seed
-            )
-        return self._planned
+        """Return the plan of an epoch, or of what `course` leaves of it; the last one is kept."""
+        if self._planned is None or self._planned[:2] != (epoch, self.course):
+            self._planned = (epoch, self.course, self._make_plan(epoch))
+        return self._planned[2]
+
+    def _make_plan(self, epoch: int) -> EpochPlan:
+        sharding, batching, seed = self._settings.sharding, self._settings.batching, self._settings.seed
+        course = self.course.at(epoch, sharding.total_shards)
+        if not course.stages:
+            return plan_epoch(self._corpus, sharding, batching, epoch=epoch, seed=seed, rotation=course.rotation)
+        layout = lay_out_rest(
+            self._cut_into(course.stages[0].total_shards),
+            course.stages,
+            sharding.world_size,
+            sharding.total_shards,
+            batching,
+            epoch=epoch,
+            seed=seed,
+            rotation=course.rotation,
+        )
+        return layout.plan(sharding.rank)
+
+    def _cut_into(self, total_shards: int) -> Corpus:
+        if total_shards == self._corpus.total_shards:
+            return self._corpus
+        index = self.index
+        bounds = logical_bounds(np.diff(index.first_row), index.num_samples, index.sample_rate, total_shards)
+        return replace(self._corpus, bounds=bounds)
 
     def specs(self, plan: EpochPlan, steps: range) -> Iterator[BatchSpec]:
         """Yield what a decoder needs for each of these steps."""

@@ -70,6 +70,7 @@ class WorkerPool:
         self._storage = decoder.storage
         self._workers: list[BaseProcess] = []
         self._failed = False
+        self.slot_bytes = slot_bytes
         self._feed = _Feed()
         self._slab = _shared_slab(settings.num_workers, settings.prefetch_factor + 1, slot_bytes)
         self._loader: DataLoader[_Parcel | _Failure] = DataLoader(
@@ -109,7 +110,7 @@ class WorkerPool:
             yield from parcels
         except RuntimeError as error:  # torch has no type of its own for it
             # A worker that touches the missing part of a tar that was cut is killed by SIGBUS: say that, if it is so.
-            self._storage.check()
+            self._storage.check_sizes()
             raise UttershardError(
                 f"a worker process is gone or does not answer ({error}). Killed workers are most often out of "
                 f"memory: try fewer than num_workers={self._settings.num_workers}, or a smaller prefetch_factor"

@@ -27,13 +27,17 @@ from .metrics import Metrics
 from .position import Position
 from .processes import WorkerPool
 from .settings import Workers
-from .state import decode_state, encode_state
+from .state import Place, decode_state, encode_state
 from .stream import PlanDataset
 from .threads import decode_in_threads
 from .world import find_world
 
 _INT16_CODECS = frozenset({"wav", "flac"})
 """Mostly decoded to int16; a batch that is not (24 bit) does not fit its slot and takes the slow way."""
+
+_SLOT_SLACK = 1.25
+"""Slots made for the rest of an epoch may be far too small for the next; a little too small is no reason to start
+processes again."""
 
 
 class ShardLoader:
@@ -145,7 +149,7 @@ class ShardLoader:
         self._epochs = Epochs(self._shards, self._settings, self._form)
         tars = [self._shards.tar_address(index) for index in range(len(self._shards.manifest.shards))]
         self._storage = open_storage(self._shards, storage)
-        self._storage.check()
+        self._storage.check_sizes()
         self._decoder = BatchDecoder(self._storage, tars, self._form)
         self._pool = BufferPool()
         self._processes: WorkerPool | None = None
@@ -175,7 +179,10 @@ class ShardLoader:
 
     @property
     def dataset(self) -> PlanDataset:
-        """The batches for a DataLoader of your own: `DataLoader(loader.dataset, batch_size=None, num_workers=4)`."""
+        """The batches for a DataLoader of your own: `DataLoader(loader.dataset, batch_size=None, num_workers=4)`.
+
+        It starts where the loader stands; after `load_state_dict` take it anew.
+        """
         if self._plan_dataset is None:
             self._plan_dataset = PlanDataset(self._epochs, self._decoder, self._position.epoch)
         return self._plan_dataset
@@ -198,20 +205,34 @@ class ShardLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the trainer has consumed, as JSON values under 1 KB, the same on every rank."""
-        return encode_state(self._epochs.describe(), self._position.epoch, self._position.step)
+        place = Place(self._position.epoch, self._position.step, self._epochs.course)
+        return encode_state(self._epochs.describe(), place)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
         """Go on at the batch after the last one consumed when `state` was saved.
+
+        With another world size the rest of the epoch is dealt anew: over old steps and new, each utterance of the
+        epoch comes once. total_shards must be the same then, unless it was and is the world size.
+
+        Args:
+            state: From `state_dict`, of any rank.
+            force: Start at the next epoch, with a warning, where the dataset or the settings are others.
 
         Raises:
             ConfigError: It was saved with another dataset or other settings; the message names them.
+            ShardingError: It was saved with another total_shards.
         """
-        epoch, step = decode_state(state, self._epochs.describe())
-        steps = self._epochs.plan(epoch).steps
-        if step > steps:
-            raise ConfigError(f"the loader state is damaged: step is {step}, epoch {epoch} has {steps} steps")
+        place = decode_state(state, self._epochs.describe(), force=force)
+        course, self._epochs.course = self._epochs.course, place.course
+        steps = self._epochs.plan(place.epoch).steps
+        if place.step > steps:
+            self._epochs.course = course
+            raise ConfigError(
+                f"the loader state is damaged: step is {place.step}, epoch {place.epoch} has {steps} steps"
+            )
         self._end_running()
-        self._position.load(epoch, step)
+        self._position.load(place.epoch, place.step)
+        self._plan_dataset = None
 
     def metrics(self) -> dict[str, Any]:
         """Return counts since the loader was made: steps, utterances, hours, padding, fill, wait_seconds, …"""
@@ -232,10 +253,13 @@ class ShardLoader:
     def _decode(self, plan: EpochPlan, specs: Iterator[BatchSpec]) -> Iterator[Batch]:
         pin = self._workers.pin(self._device)
         if self._workers.num_workers:
-            if self._processes is not None and not self._processes.reusable:
+            slot_bytes = self._slot_bytes(plan)
+            if self._processes is not None and not (
+                self._processes.reusable and slot_bytes <= _SLOT_SLACK * self._processes.slot_bytes
+            ):
                 self._processes = None  # frees its shared memory before more is asked for
             if self._processes is None:
-                self._processes = WorkerPool(self._decoder, self._workers, self._slot_bytes(plan))
+                self._processes = WorkerPool(self._decoder, self._workers, slot_bytes)
             batches = self._processes.decode(specs)
         else:
             threads = self._workers.decode_threads

@@ -3,15 +3,23 @@
 {"format": "uttershard.loader", "version": 1,
  "dataset": <dataset digest>, "seed": 0, "world_size": 8, "total_shards": 8,
  "filters": <digest>, "batching": <digest>, …        what the plan depends on
- "epoch": 3, "step": 1207}                           the next batch is step 1207 of epoch 3
+ "epoch": 3, "step": 1207,                           the next batch is step 1207 of epoch 3
+ "rotation": [3, 24],                                only after a change of world size: see Rotation
+ "stages": [[6, 8, 400]]}                            only in an epoch cut by one: see Stage
 """
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..dataset.digest import digest_bytes
 from ..errors import ConfigError
+from ..planning.elastic import Course, Stage
+from ..planning.rotation import Rotation
+
+logger = logging.getLogger("uttershard")
 
 FORMAT = "uttershard.loader"
 VERSION = 1
@@ -20,40 +28,96 @@ _LONGEST_TEXT = 120
 """A longer setting (a long `where`) is kept as its digest, so that the state stays under 1 KB."""
 
 
-def encode_state(plan_settings: Mapping[str, Any], epoch: int, step: int) -> dict[str, Any]:
-    """Return the state before `step` of `epoch`.
+_WORLD = ("world_size", "total_shards")
+"""What may differ from a state to the loader that it is loaded into: the rest of the epoch is then dealt anew."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a loader goes on: the next batch is `step` of `epoch`, as `course` has it."""
+
+    epoch: int
+    step: int
+    course: Course
+
+
+def encode_state(plan_settings: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    """Return the state of a loader.
 
     Args:
-        plan_settings: All that the plan depends on, besides the epoch: JSON values by name.
-        epoch: Epoch of the next batch.
-        step: Step of the next batch.
+        plan_settings: All that the plan depends on, besides the place: JSON values by name.
+        place: The next batch.
     """
-    return {"format": FORMAT, "version": VERSION, **_short(plan_settings), "epoch": epoch, "step": step}
+    state = {"format": FORMAT, "version": VERSION, **_short(plan_settings), "epoch": place.epoch, "step": place.step}
+    course = place.course.at(place.epoch, plan_settings["total_shards"])
+    if course.rotation != Rotation():
+        state["rotation"] = [course.rotation.epoch, course.rotation.shards]
+    if course.stages:
+        state["stages"] = [[stage.world_size, stage.total_shards, stage.steps] for stage in course.stages]
+    return state
 
 
-def decode_state(state: Mapping[str, Any], plan_settings: Mapping[str, Any]) -> tuple[int, int]:
-    """Return (epoch, step) of a state, if it belongs to this dataset and these settings.
+def decode_state(state: Mapping[str, Any], plan_settings: Mapping[str, Any], *, force: bool = False) -> Place:
+    """Return where a state says to go on, if it belongs to this dataset and these settings.
+
+    Args:
+        state: From `encode_state`, with any world size.
+        plan_settings: All that the plan depends on now.
+        force: Go on at the start of the next epoch, and log a warning, if it does not belong.
 
     Raises:
-        ConfigError: It does not; the message names each field that differs, with both values.
+        ConfigError: It does not belong; the message names each field that differs, with both values.
+        ShardingError: total_shards was changed, and not together with the world size.
     """
+    saved = _decode_place(state)
+    current = _short(plan_settings)
+    names = [name for name in current if name not in _WORLD]
+    differing = [name for name in names if state.get(name) != current[name]]
+    parts = "; ".join(f"{name} was {state.get(name)!r}, is {current[name]!r}" for name in differing)
+    try:
+        if parts:
+            raise ConfigError(
+                f"the state was saved with other data or settings, so its position means nothing here: {parts}. "
+                "Restore them to resume exactly, or start at the next epoch with load_state_dict(state, force=True)"
+            )
+        return _in_this_world(saved, state, current)
+    except ConfigError as error:
+        if not force:
+            raise
+        logger.warning("starting at epoch %d, since force=True and %s", saved.epoch + 1, error)
+        return Place(saved.epoch + 1, 0, Course())
+
+
+def _in_this_world(saved: Place, state: Mapping[str, Any], current: Mapping[str, Any]) -> Place:
+    world_size, total_shards = (_whole(state.get(name), name, least=1) for name in _WORLD)
+    if (world_size, total_shards) == (current["world_size"], current["total_shards"]):
+        return saved
+    left = Stage(world_size, total_shards, saved.step)
+    course = saved.course.change_world(saved.epoch, left, current["world_size"], current["total_shards"])
+    return Place(saved.epoch, 0, course)
+
+
+def _decode_place(state: Mapping[str, Any]) -> Place:
     if not isinstance(state, Mapping) or state.get("format") != FORMAT or state.get("version") != VERSION:
         raise ConfigError(f"not a loader state of this version (format {FORMAT!r}, version {VERSION}): {state!r:.200}")
-    epoch, step = state.get("epoch"), state.get("step")
-    for name, value in (("epoch", epoch), ("step", step)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise ConfigError(f"the loader state is damaged: {name} is {value!r}, expected a whole number of 0 or more")
-    current = _short(plan_settings)
-    saved = {name: state.get(name) for name in current}
-    differing = [name for name in current if saved[name] != current[name]]
-    if differing:
-        parts = "; ".join(f"{name} was {saved[name]!r}, is {current[name]!r}" for name in differing)
+    epoch, step = _whole(state.get("epoch"), "epoch"), _whole(state.get("step"), "step")
+    rotation = Rotation(*_numbers(state.get("rotation", [0, 0]), 2, "rotation"))
+    stages = tuple(Stage(*_numbers(stage, 3, "stages")) for stage in state.get("stages", ()))
+    return Place(epoch, step, Course(rotation, epoch if stages else 0, stages))
+
+
+def _numbers(value: Any, count: int, name: str) -> list[int]:
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != count:
+        raise ConfigError(f"the loader state is damaged: {name} is {value!r}, expected {count} whole numbers")
+    return [_whole(number, name) for number in value]
+
+
+def _whole(value: Any, name: str, least: int = 0) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ConfigError(
-            f"the state was saved with other data or settings, so its position means nothing here: {parts}. Restore "
-            "them to resume exactly, or start at the next epoch with "
-            f"set_epoch({int(epoch or 0) + 1}) instead of load_state_dict"
+            f"the loader state is damaged: {name} is {value!r}, expected a whole number of {least} or more"
         )
-    return int(epoch or 0), int(step or 0)
+    return value
 
 
 def _short(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -121,7 +121,15 @@ class EpochLayout:
         return np.sort(np.concatenate(left))
 
 
-def plan_epoch(corpus: Corpus, sharding: Sharding, batching: Batching, *, epoch: int, seed: int = 0) -> EpochPlan:
+def plan_epoch(
+    corpus: Corpus,
+    sharding: Sharding,
+    batching: Batching,
+    *,
+    epoch: int,
+    seed: int = 0,
+    rotation: Rotation | None = None,
+) -> EpochPlan:
     """Return the plan of one rank for one epoch.
 
     Args:
@@ -130,12 +138,15 @@ def plan_epoch(corpus: Corpus, sharding: Sharding, batching: Batching, *, epoch:
         batching: how utterances become batches.
         epoch: number of the epoch, from 0.
         seed: of the run; the same on all ranks.
+        rotation: where the rotation stands after a change of world size; None for the start of a run.
 
     Raises:
         ConfigError: an utterance is longer than batch_bins and oversize is "error", or a number is out of range.
         ShardingError: corpus and sharding do not fit together, or a rank has too few utterances.
     """
-    layout = lay_out_epoch(corpus, sharding.world_size, sharding.total_shards, batching, epoch=epoch, seed=seed)
+    layout = lay_out_epoch(
+        corpus, sharding.world_size, sharding.total_shards, batching, epoch=epoch, seed=seed, rotation=rotation
+    )
     return layout.plan(sharding.rank)
 
 
@@ -149,10 +160,7 @@ def lay_out_epoch(
     seed: int = 0,
     rotation: Rotation | None = None,
 ) -> EpochLayout:
-    """Return one epoch of all ranks; arguments and errors as for `plan_epoch`.
-
-    `rotation` says where the rotation stands after a change of world size; None for the start of a run.
-    """
+    """Return one epoch of all ranks; arguments and errors as for `plan_epoch`."""
     seed = parse_seed(seed)
     epoch = parse_int("epoch", epoch, 0)
     if total_shards != corpus.total_shards:
