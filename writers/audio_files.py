@@ -43,7 +43,7 @@ def open_audio(uri: str) -> Iterator[BinaryIO]:
         elif place.kind == "gzrange":
             offset, nbytes = place.numbers
             yield buffered(
-                RangeFile(cast(BinaryIO, _gzip_stream(place.address, _stamp(place.address))), offset, nbytes)
+                RangeFile(cast(BinaryIO, _gzip_stream(place.address, file_stamp(place.address))), offset, nbytes)
             )
         else:
             with _open(place.address) as file:
@@ -96,7 +96,7 @@ def _find_in_ark(file: BinaryIO, offset: int) -> tuple[int, int]:
     raise AudioError(f"no audio at byte {offset} of the ark: starts with {head[:5]!r} (a matrix of features?)")
 
 
-def _stamp(address: str) -> tuple[int, int]:
+def file_stamp(address: str) -> tuple[int, int]:
     """Return what changes when a local file does, so that a cached index of it is not used for another."""
     path = local_path(address)
     if path is None:
@@ -124,7 +124,7 @@ def _row_group(address: str, stamp: tuple[int, int], group: int, column: str) ->
 
 def _read_cell(place: Place) -> bytes:
     group, row = place.numbers
-    data = _row_group(place.address, _stamp(place.address), group, place.column)[row].as_py()
+    data = _row_group(place.address, file_stamp(place.address), group, place.column)[row].as_py()
     if not data:
         raise AudioError(f"no audio in row {row} of row group {group} of {place.address}")
     return bytes(data)

@@ -1,12 +1,15 @@
 """What a source of utterances is, and what all sources share: finding audio files, reading numbers."""
 
 import math
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Protocol
 
 from uttershard.pipeline.dataset.files import local_path
-from uttershard.pipeline.errors import ConfigError, DataError
+from uttershard.pipeline.errors import DataError
 
+from ..corpus_path import CorpusPath, VirtualPath, is_within_archive
 from ..listing import Listing
 
 
@@ -34,48 +37,48 @@ class Source(Protocol):
         ...
 
 
-def local_path_of(address: str) -> Path:
-    """Return the absolute path of a corpus.
-
-    Raises:
-        ConfigError: It is not on a local file system.
-    """
-    path = local_path(address)
-    if path is None:
-        raise ConfigError(
-            f"{address}: a corpus is listed from a local file system; copy its manifest here "
-            "(the audio that it names may be anywhere)"
-        )
-    return Path(path).absolute()
-
-
 def is_file_called(address: str, *endings: str) -> bool:
-    """Say whether the address is a local file with one of these endings (lower case)."""
+    """Say whether the address is a file with one of these endings (lower case); a remote one is judged by its name."""
+    if not address.lower().endswith(endings):
+        return False
     path = local_path(address)
-    return path is not None and path.lower().endswith(endings) and Path(path).is_file()
+    return path is None or Path(path).is_file() or is_within_archive(address)
+
+
+def may_be_corpus(address: str) -> bool:
+    """Say whether an address is there to be looked into: a local folder, file or archive, which costs little."""
+    path = local_path(address)
+    return path is not None and (os.path.exists(path) or is_within_archive(address))  # noqa: PTH110
 
 
 class LocatorError(DataError):
     """An audio file that a corpus names is nowhere to be found; the message says where it was looked for."""
 
 
-def locate(path: str, folder: Path) -> str:
+def locate(path: str, folder: CorpusPath, *, also: Sequence[str] = ()) -> str:
     """Turn an audio file's name, as a corpus writes it, into a path or an address that opens anywhere.
 
     A relative name is looked for in the corpus' own folder first, so that a corpus can be moved, then in the
-    working directory, which is what Kaldi does.
+    working directory, which is what Kaldi does, then in the folders of `also`.
 
     Raises:
-        LocatorError: It is in neither.
+        LocatorError: It is in none of them.
     """
     local = local_path(path)
     if local is None or local.startswith("/"):
         return path if local is None else local
-    candidates = (folder / local, Path.cwd() / local)
+    if isinstance(folder, VirtualPath):
+        uri = folder.files.uri((folder / local).inner)
+        if uri is None:
+            raise LocatorError(f"the audio file does not exist (looked for {folder / local})")
+        return uri
+    # Strings, since a million Path objects take ten times as long as what is asked of them.
+    name = local.removeprefix("./")
+    candidates = [f"{place}/{name}" for place in (folder, os.getcwd(), *also)]  # noqa: PTH109
     for candidate in candidates:
-        if candidate.exists():
-            return str(candidate)
-    looked = " and ".join(dict.fromkeys(map(str, candidates)))
+        if os.path.exists(candidate):  # noqa: PTH110
+            return candidate
+    looked = " and ".join(dict.fromkeys(candidates))
     raise LocatorError(f"the audio file does not exist (looked for {looked})")
 
 

@@ -7,13 +7,13 @@ is part of the text. An empty field is a missing one, except for the text.
 import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from uttershard.pipeline.errors import ConfigError, DataError
 
+from ..corpus_path import CorpusPath, corpus_path, refused_members, root_of
 from ..listing import Listing, ListingBuilder
-from .base import is_file_called, local_path_of, parse_seconds
+from .base import is_file_called, parse_seconds
 from .lines import NotUtf8Error, decode, read_lines
 from .records import BadRecordError, FieldNames, add_record
 
@@ -47,8 +47,8 @@ class CsvSource:
 
     def list_utterances(self) -> Listing:
         """List the table in its order."""
-        path = local_path_of(self.address)
-        builder = ListingBuilder()
+        path = corpus_path(self.address)
+        builder = ListingBuilder(refused_members(path))
         names = FieldNames(self.audio, self.text, self.duration, self.offset, self.id)
         rows = self._rows(path, builder)
         header = self._header(path, rows)
@@ -57,9 +57,9 @@ class CsvSource:
                 add_record(names, builder, path.parent, self._record(header, values), source)
             except BadRecordError as error:
                 builder.refuse(error.key, source, str(error))
-        return builder.finish(str(path.parent), str(path))
+        return builder.finish(root_of(path.parent), str(path))
 
-    def _header(self, path: Path, rows: Iterator[tuple[str, list[str]]]) -> list[str]:
+    def _header(self, path: CorpusPath, rows: Iterator[tuple[str, list[str]]]) -> list[str]:
         if self.header is not None:
             header = [name.strip() for name in self.header.split(",")]
         else:
@@ -78,7 +78,7 @@ class CsvSource:
                 )
         return header
 
-    def _rows(self, path: Path, builder: ListingBuilder) -> Iterator[tuple[str, list[str]]]:
+    def _rows(self, path: CorpusPath, builder: ListingBuilder) -> Iterator[tuple[str, list[str]]]:
         tabs = path.suffix.lower() == ".tsv"
         delimiter = self.delimiter if self.delimiter is not None else "\t" if tabs else ","
         if len(delimiter) != 1:
@@ -117,7 +117,7 @@ class CsvSource:
 class _Lines:
     """Decoded lines for csv.reader; `source` is the line that it read last, the end of a quoted field of many lines."""
 
-    def __init__(self, path: Path, builder: ListingBuilder) -> None:
+    def __init__(self, path: CorpusPath, builder: ListingBuilder) -> None:
         self._lines = read_lines(path, blank=True)
         self._builder = builder
         self.source = path.name

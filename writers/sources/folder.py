@@ -1,23 +1,23 @@
 """A folder of audio files, each with a transcript `.txt` beside it (or none); the id is the path without its ending."""
 
-import os
-from collections.abc import Iterator
+import posixpath
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from uttershard.pipeline.dataset.files import local_path
-from uttershard.pipeline.errors import DataError, StorageError
+from uttershard.pipeline.errors import DataError
 from uttershard.pipeline.reading.codecs import AUDIO_EXTENSIONS
 
+from ..archives import is_archive
+from ..corpus_path import CorpusPath, VirtualPath, corpus_path, files_below, read_path, refused_members, root_of, uri_of
 from ..listing import Listing, ListingBuilder
-from .base import local_path_of
 from .lines import NotUtf8Error, decode
 
 
 @dataclass(frozen=True)
 class FolderSource:
-    """All audio files below a folder; hidden ones (macOS leaves `._name.wav` about) are not looked at.
+    """All audio files below a folder, or in an archive; hidden ones (macOS leaves `._name.wav`) are not looked at.
 
     Example:
         >>> FolderSource("recordings").list_utterances()  # doctest: +SKIP
@@ -29,53 +29,37 @@ class FolderSource:
 
     @classmethod
     def matches(cls, address: str) -> bool:
-        """Whether it is a folder with an audio file somewhere below it."""
+        """Whether it is a local folder, or an archive, with an audio file somewhere below it."""
         path = local_path(address)
-        return path is not None and Path(path).is_dir() and next(_audio_files(Path(path)), None) is not None
+        if path is None or not (Path(path).is_dir() or (is_archive(path) and Path(path).is_file())):
+            return False
+        return any(map(_is_audio, files_below(corpus_path(address))))
 
     def list_utterances(self) -> Listing:
         """List the audio files in the order of their paths."""
-        root = local_path_of(self.address)
+        root = corpus_path(self.address)
         if not root.is_dir():
             raise DataError(f"{root}: not a folder")
-        builder = ListingBuilder()
-        for path in _audio_files(root):
-            relative = path.relative_to(root)
-            key, origin = str(relative.with_suffix("")), str(relative)
+        builder = ListingBuilder(refused_members(root))
+        names = list(files_below(root))
+        transcripts = {name for name in names if name.endswith(".txt")}
+        for relative in filter(_is_audio, names):
+            key = posixpath.splitext(relative)[0]
             try:
-                text = _transcript(path.with_suffix(".txt"))
+                text = _read_text(root / f"{key}.txt") if f"{key}.txt" in transcripts else None
             except NotUtf8Error as error:
-                builder.refuse(key, str(relative.with_suffix(".txt")), str(error))
+                builder.refuse(key, f"{key}.txt", str(error))
                 continue
-            builder.add(key, str(path), origin=origin, text=text)
+            # A string, since a million Path objects take their time.
+            uri = uri_of(root / relative) if isinstance(root, VirtualPath) else f"{root}/{relative}"
+            builder.add(key, uri, origin=relative, text=text)
         endings = ", ".join(sorted(AUDIO_EXTENSIONS))
-        return builder.finish(str(root), f"{root} and the folders below it (files ending in {endings})")
+        return builder.finish(root_of(root), f"{root} and the folders below it (files ending in {endings})")
 
 
-def _audio_files(root: Path) -> Iterator[Path]:
-    """Yield audio files, sorted; links to folders are followed, a link into a loop only once."""
-    visited: set[str] = set()
-    for folder, folders, files in os.walk(root, followlinks=True, onerror=_raise):
-        real = os.path.realpath(folder)
-        if real in visited:
-            folders.clear()
-            continue
-        visited.add(real)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            if not name.startswith(".") and Path(name).suffix.lower() in AUDIO_EXTENSIONS:
-                yield Path(folder, name)
+def _is_audio(name: str) -> bool:
+    return posixpath.splitext(name)[1].lower() in AUDIO_EXTENSIONS
 
 
-def _transcript(path: Path) -> str | None:
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StorageError(f"{path}: can't be read ({error.strerror or error})") from error
-    return decode(data.removeprefix(b"\xef\xbb\xbf")).strip()
-
-
-def _raise(error: OSError) -> None:
-    raise StorageError(f"{error.filename}: can't be read ({error.strerror or error})") from error
+def _read_text(path: CorpusPath) -> str:
+    return decode(read_path(path).removeprefix(b"\xef\xbb\xbf")).strip()

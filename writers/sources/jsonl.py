@@ -10,8 +10,9 @@ import json
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
+from ..corpus_path import corpus_path, refused_members, root_of
 from ..listing import Listing, ListingBuilder
-from .base import is_file_called, local_path_of
+from .base import is_file_called
 from .lines import Line, decode, read_lines
 from .records import BadRecordError, FieldNames, add_record
 
@@ -41,9 +42,9 @@ class JsonlSource:
 
     def list_utterances(self) -> Listing:
         """List the manifest in its order."""
-        path = local_path_of(self.address)
+        path = corpus_path(self.address)
         names = FieldNames(self.audio, self.text, self.duration, self.offset, self.id)
-        builder = ListingBuilder()
+        builder = ListingBuilder(refused_members(path))
         for line in read_lines(path):
             try:
                 add_record(names, builder, path.parent, _parse(line), line.source)
@@ -51,7 +52,7 @@ class JsonlSource:
                 builder.refuse(error.key, line.source, str(error))
             except ValueError as error:  # not UTF-8, or a number of thousands of digits
                 builder.refuse(None, line.source, str(error))
-        return builder.finish(str(path.parent), str(path))
+        return builder.finish(root_of(path.parent), str(path))
 
 
 def _parse(line: Line) -> dict[str, Any]:

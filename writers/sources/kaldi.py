@@ -1,10 +1,15 @@
-"""Kaldi data directories: `wav.scp` (paths or pipes), `segments`, `text`, `utt2spk`, `utt2dur`.
+"""Kaldi data directories: `wav.scp` and what may be beside it.
 
-    wav.scp    <recording> <path>  or  <recording> <command> |
-    segments   <utterance> <recording> <start> <end>     seconds; end -1: to the end of the recording
-    text       <utterance> <transcript>
-    utt2spk    <utterance> <speaker>
-    utt2dur    <utterance> <seconds>
+    wav.scp          <recording> <path>               a file
+                     <recording> <path.ark>:<offset>  an entry of an ark, as Kaldi's wav-copy and kaldiio write them
+                     <recording> <path> <path> …      the channels of several files (ESPnet)
+                     <recording> <command> |          only if pipes are allowed
+    segments         <utterance> <recording> <start> <end>     seconds; end -1: to the end of the recording
+    text             <utterance> <transcript>
+    utt2spk          <utterance> <speaker>
+    utt2lang         <utterance> <language>
+    utt2dur          <utterance> <seconds>
+    utt2num_samples  <utterance> <samples>            of use if the option sample_rate says how many make a second
 
 Without `segments` each recording is an utterance. Fields are separated by ASCII blanks only, as in Kaldi: a
 transcript may begin with any other kind of space. Source: https://kaldi-asr.org/doc/data_prep.html
@@ -19,13 +24,16 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from uttershard.pipeline.dataset.files import local_path
+from uttershard.pipeline.errors import ConfigError
 
+from ..corpus_path import CorpusPath, corpus_path, refused_members, root_of
 from ..ids import duplicate_rows
 from ..listing import PIPE, SCHEMA, Listing, Refusal, encode_metadata, printable
-from .base import LocatorError, local_path_of, locate, parse_seconds
+from ..locators import ark_uri, join_uri
+from .base import LocatorError, locate, may_be_corpus, parse_seconds
 from .lines import Line, NotUtf8Error, decode, read_lines, show
 
+_ARK = re.compile(r"(.+):([0-9]+)")
 _BLANKS = re.compile(r"[ \t\v\f]+")
 
 
@@ -39,17 +47,50 @@ class KaldiSource:
 
     address: str
     allow_pipes: bool = False
+    sample_rate: str | None = None
+    """Of all recordings, in Hz, where they are only stated in samples."""
 
     name: ClassVar[str] = "kaldi"
 
     @classmethod
     def matches(cls, address: str) -> bool:
-        """Whether it is a folder with a `wav.scp`, or a `wav.scp` itself."""
-        return local_path(address) is not None and _folder_of(address).joinpath("wav.scp").is_file()
+        """Whether it is a folder with a `wav.scp`, or a `wav.scp` itself; also within an archive."""
+        return may_be_corpus(address) and (_folder_of(address) / "wav.scp").is_file()
 
     def list_utterances(self) -> Listing:
         """List the directory's utterances in the order of `segments`, else of `wav.scp`."""
-        return _Directory(_folder_of(self.address), self.allow_pipes).list_utterances()
+        folder = _folder_of(self.address)
+        return _Directory(folder, self.allow_pipes, self._rate(), self._also(folder)).list_utterances()
+
+    def _also(self, folder: CorpusPath) -> tuple[str, ...]:
+        """Return more folders in which relative paths are looked for."""
+        return ()
+
+    def _rate(self) -> int | None:
+        if self.sample_rate is None:
+            return None
+        if not self.sample_rate.isdecimal() or not int(self.sample_rate):
+            raise ConfigError(f"the option sample_rate must be a number of Hz, found {self.sample_rate!r}")
+        return int(self.sample_rate)
+
+
+@dataclass(frozen=True)
+class EspnetSource(KaldiSource):
+    """An ESPnet dump directory: a Kaldi directory whose paths count from the recipe, some folders above it.
+
+    Example:
+        >>> EspnetSource("dump/raw/train").list_utterances()  # doctest: +SKIP
+    """
+
+    name: ClassVar[str] = "espnet"
+
+    @classmethod
+    def matches(cls, address: str) -> bool:
+        """Whether it is a folder with a `wav.scp` and ESPnet's `feats_type`."""
+        return super().matches(address) and (_folder_of(address) / "feats_type").is_file()
+
+    def _also(self, folder: CorpusPath) -> tuple[str, ...]:
+        return tuple(map(str, folder.parents)) if isinstance(folder, Path) else ()
 
 
 @dataclass(frozen=True)
@@ -72,8 +113,10 @@ _NO_PAIRS = _Pairs(pa.array([], pa.string()), pa.array([], pa.string()), pa.arra
 class _Directory:
     """One reading of a directory: the refusals so far, and which ids they concern."""
 
-    folder: Path
+    folder: CorpusPath
     allow_pipes: bool
+    rate: int | None
+    also: tuple[str, ...]
     refused: list[Refusal] = field(default_factory=list)
     spoiled: set[str] = field(default_factory=set)
     """Ids with a line that can't be read in any file: they are refused once, and never as unknown again."""
@@ -84,20 +127,33 @@ class _Directory:
         table = self._segments(recordings) if has_segments else self._whole_recordings(recordings)
         texts = self._read_optional("text", None)
         speakers = self._read_optional("utt2spk", _speaker_problem)
+        languages = self._read_optional("utt2lang", _language_problem)
         durations = self._read_optional("utt2dur", _duration_problem)
+        samples = self._read_optional("utt2num_samples", _samples_problem)
         keys = table["key"].combine_chunks()
-        for pairs, what in ((texts, "text"), (speakers, "a speaker"), (durations, "a duration")):
+        described = (
+            (texts, "text"),
+            (speakers, "a speaker"),
+            (languages, "a language"),
+            (durations, "a duration"),
+            (samples, "a number of samples"),
+        )
+        for pairs, what in described:
             self._refuse_unknown(
                 pairs, keys, f"{what} for an id that is not in {'segments' if has_segments else 'wav.scp'}"
             )
         seconds = pc.coalesce(table["duration"], durations.lookup(keys).cast(pa.float64()))
+        if self.rate is not None:
+            counted = pc.divide(samples.lookup(keys).cast(pa.float64()), float(self.rate))
+            seconds = pc.coalesce(seconds, counted)
         table = table.set_column(4, SCHEMA.field("duration"), seconds)
         table = table.set_column(5, SCHEMA.field("text"), texts.lookup(keys))
-        table = table.set_column(6, SCHEMA.field("metadata"), _speaker_metadata(speakers.lookup(keys)))
+        table = table.set_column(6, SCHEMA.field("metadata"), _metadata(speakers.lookup(keys), languages.lookup(keys)))
         if self.spoiled:
             spoiled = pc.is_in(keys, pa.array(sorted(self.spoiled), pa.string()))
             table = table.filter(pc.invert(spoiled))
-        return Listing(table.cast(SCHEMA), self.refused, str(self.folder), f"{self.folder}/wav.scp")
+        refused = [*refused_members(self.folder), *self.refused]
+        return Listing(table.cast(SCHEMA), refused, root_of(self.folder), f"{self.folder}/wav.scp")
 
     def _whole_recordings(self, recordings: _Pairs) -> pa.Table:
         uris = []
@@ -135,9 +191,21 @@ class _Directory:
                 return None, f"a command and not a file ({value!r}); --allow-pipes runs it, for corpora you trust"
             return PIPE + value[:-1].strip(), None
         try:
-            return locate(value, self.folder), None
+            return self._locate_file(value), None
         except LocatorError as error:
-            return None, str(error)
+            columns = _fields(value)
+            if len(columns) == 1:
+                return None, str(error)
+        try:
+            return join_uri([self._locate_file(column) for column in columns]), None
+        except LocatorError as error:
+            return None, f"{error}; or {value!r} is one path with blanks, and that does not exist either"
+
+    def _locate_file(self, value: str) -> str:
+        ark = _ARK.fullmatch(value)
+        if ark is None:
+            return locate(value, self.folder, also=self.also)
+        return ark_uri(locate(ark[1], self.folder, also=self.also), int(ark[2]))
 
     def _read_optional(self, name: str, problem: Callable[[str], str | None] | None) -> _Pairs:
         return self._read_pairs(name, problem) if (self.folder / name).is_file() else _NO_PAIRS
@@ -192,8 +260,8 @@ class _Directory:
             self.spoiled.add(key)
 
 
-def _folder_of(address: str) -> Path:
-    path = local_path_of(address)
+def _folder_of(address: str) -> CorpusPath:
+    path = corpus_path(address)
     return path.parent if path.name == "wav.scp" else path
 
 
@@ -213,11 +281,16 @@ def _table(
     return pa.table([*columns, seconds, strings, strings, origins], names=names)
 
 
-def _speaker_metadata(speakers: pa.Array) -> pa.Array:
-    """Return the metadata of each row; speakers repeat, so each is encoded once."""
-    encoded = speakers.dictionary_encode()
-    values = [encode_metadata({"speaker": name}) for name in encoded.dictionary.to_pylist()]
-    return pa.array(values, pa.string()).take(encoded.indices)
+def _metadata(speakers: pa.Array, languages: pa.Array) -> pa.Array:
+    """Return the metadata of each row; it repeats, so each is encoded once."""
+    encoded: dict[tuple[str | None, str | None], str | None] = {}
+    values = []
+    for pair in zip(speakers.to_pylist(), languages.to_pylist(), strict=True):
+        if pair not in encoded:
+            fields = dict(zip(("speaker", "language"), pair, strict=True))
+            encoded[pair] = encode_metadata({name: value for name, value in fields.items() if value is not None})
+        values.append(encoded[pair])
+    return pa.array(values, pa.string())
 
 
 def _fields(value: str) -> list[str]:
@@ -232,6 +305,16 @@ def _speaker_problem(value: str) -> str | None:
     if not value:
         return "no speaker after the id"
     return f"one speaker expected after the id, found {value!r}" if len(_fields(value)) > 1 else None
+
+
+def _language_problem(value: str) -> str | None:
+    return None if value else "no language after the id"
+
+
+def _samples_problem(value: str) -> str | None:
+    if not value.isdecimal() or not int(value):
+        return f"a number of samples expected after the id, found {value!r}"
+    return None
 
 
 def _duration_problem(value: str) -> str | None:

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from uttershard.pipeline.errors import DataError, StorageError
+from ..corpus_path import CorpusPath, open_path
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -21,7 +20,7 @@ class NotUtf8Error(ValueError):
     """A line is not UTF-8; the message names the byte and its place."""
 
 
-def read_lines(path: Path, *, blank: bool = False) -> Iterator[Line]:
+def read_lines(path: CorpusPath, *, blank: bool = False) -> Iterator[Line]:
     """Yield the lines of a file.
 
     Args:
@@ -32,17 +31,12 @@ def read_lines(path: Path, *, blank: bool = False) -> Iterator[Line]:
         DataError: The file does not exist.
         StorageError: It can't be read.
     """
-    try:
-        with path.open("rb") as file:
-            for number, data in enumerate(file, 1):
-                line = data.removeprefix(_BOM) if number == 1 else data
-                line = line.rstrip(b"\r\n")
-                if blank or line.strip():
-                    yield Line(f"{path.name}:{number}", line)
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: does not exist") from error
-    except OSError as error:
-        raise StorageError(f"{path}: can't be read ({error.strerror or error})") from error
+    with open_path(path) as file:
+        for number, data in enumerate(file, 1):
+            line = data.removeprefix(_BOM) if number == 1 else data
+            line = line.rstrip(b"\r\n")
+            if blank or line.strip():
+                yield Line(f"{path.name}:{number}", line)
 
 
 def decode(data: bytes) -> str:

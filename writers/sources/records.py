@@ -7,9 +7,10 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
+from ..corpus_path import CorpusPath
 from ..listing import ListingBuilder, encode_metadata
 from .base import LocatorError, locate
 
@@ -43,7 +44,7 @@ class FieldNames:
 
 
 def add_record(
-    names: FieldNames, builder: ListingBuilder, folder: Path, record: Mapping[str, Any], origin: str
+    names: FieldNames, builder: ListingBuilder, folder: CorpusPath, record: Mapping[str, Any], origin: str
 ) -> None:
     """Add one utterance.
 

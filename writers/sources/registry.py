@@ -10,12 +10,12 @@ from .base import Source
 from .csv import CsvSource
 from .folder import FolderSource
 from .jsonl import JsonlSource
-from .kaldi import KaldiSource
+from .kaldi import EspnetSource, KaldiSource
 
 _SOURCES: dict[str, type[Source]] = {
     # Asked in this order when guessing: a Kaldi directory is a folder, too.
     source.name: source
-    for source in (KaldiSource, JsonlSource, CsvSource, FolderSource)
+    for source in (EspnetSource, KaldiSource, JsonlSource, CsvSource, FolderSource)
 }
 
 _SETTINGS = frozenset({"allow_pipes"})
