@@ -1,8 +1,11 @@
 """Fixtures that any test may use."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from datasets import Packed, make_dataset
+from s3_server import S3Server, start_server, stop
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -17,3 +20,48 @@ def repository() -> Path:
 def demo() -> Path:
     """The demo corpus: `manifest.jsonl` and `kaldi/` over the same `audio/`."""
     return ROOT / "demo"
+
+
+@pytest.fixture(scope="session")
+def flac(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    """48 utterances of mono FLAC at 16 kHz in four shards."""
+    return make_dataset(tmp_path_factory.mktemp("flac"))
+
+
+@pytest.fixture(scope="session")
+def wav(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    """The same samples as WAV."""
+    return make_dataset(tmp_path_factory.mktemp("wav"), ending="wav")
+
+
+@pytest.fixture(scope="session")
+def stereo(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    """Utterances of two channels."""
+    return make_dataset(tmp_path_factory.mktemp("stereo"), utterances=16, shards=2, channels=(2,))
+
+
+@pytest.fixture(scope="session")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    """Utterances of different rates and channels, as WAV."""
+    return make_dataset(
+        tmp_path_factory.mktemp("mixed"),
+        utterances=16,
+        shards=2,
+        ending="wav",
+        rates=(8_000, 16_000),
+        channels=(1, 2, 2),
+    )
+
+
+@pytest.fixture
+def broken(flac: Packed, tmp_path: Path) -> Packed:
+    """A copy of `flac` that a test may damage."""
+    return flac.copy(tmp_path / "broken")
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server with one bucket."""
+    server, process = start_server(tmp_path_factory.mktemp("seaweedfs"))
+    yield server
+    stop(process)

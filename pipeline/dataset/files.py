@@ -1,14 +1,16 @@
-"""Small whole files by address, local or remote, through fsspec: what manifests and sidecars need.
+"""Small whole files by address, local or remote: what manifests and sidecars need.
 
-An address is a local path, `file://…`, `s3://…` or anything else that fsspec knows.
+An address is a local path, `file://…`, `s3://…`, `https://…` or anything else that fsspec knows.
 """
 
+import mmap
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-import fsspec
-
 from ..errors import DataError, StorageError
+from ..remote.retry import Limits
+from ..remote.store import Store
 
 StorageOptions = Mapping[str, Any]
 """Keyword arguments of the fsspec file system (credentials, endpoint); never logged, never stored."""
@@ -33,33 +35,55 @@ def local_path(address: str) -> str | None:
     return None if "://" in address or "::" in address else address
 
 
-def read_bytes(address: str, options: StorageOptions | None = None) -> bytes:
+def read_bytes(address: str, options: StorageOptions | None = None, limits: Limits | None = None) -> bytes:
     """Read a whole small file.
 
     Raises:
         DataError: It does not exist.
-        StorageError: It could not be read.
+        StorageError: It could not be read, or not within the limits.
     """
+    path = local_path(address)
+    if path is None:
+        return Store(options, limits).read(address)
     try:
-        filesystem, path = fsspec.core.url_to_fs(address, **(options or {}))
-        return bytes(filesystem.cat_file(path))
+        return Path(path).read_bytes()
     except FileNotFoundError as error:
         raise DataError(f"{address}: does not exist") from error
     except OSError as error:
         raise StorageError(f"{address}: could not be read ({type(error).__name__}: {error})") from error
 
 
-def file_size(address: str, options: StorageOptions | None = None) -> int:
+def file_size(address: str, options: StorageOptions | None = None, limits: Limits | None = None) -> int:
     """Return the size of a file in bytes.
 
     Raises:
         DataError: It does not exist.
-        StorageError: It could not be asked for.
+        StorageError: It could not be asked for, or not within the limits.
     """
+    path = local_path(address)
+    if path is None:
+        return Store(options, limits).head(address).size
     try:
-        filesystem, path = fsspec.core.url_to_fs(address, **(options or {}))
-        return int(filesystem.info(path)["size"])
+        return Path(path).stat().st_size
     except FileNotFoundError as error:
         raise DataError(f"{address}: does not exist") from error
     except OSError as error:
         raise StorageError(f"{address}: could not be looked up ({type(error).__name__}: {error})") from error
+
+
+def map_file(path: str) -> memoryview:
+    """Map a local file into memory, whole; an empty file gives an empty view.
+
+    Raises:
+        DataError: It does not exist.
+        StorageError: It could not be opened.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            if not Path(path).stat().st_size:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: does not exist") from error
+    except OSError as error:
+        raise StorageError(f"{path}: could not be opened ({type(error).__name__}: {error})") from error

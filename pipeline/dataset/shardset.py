@@ -9,13 +9,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
+from ..remote.retry import Limits
 from .digest import digest_bytes
-from .files import StorageOptions, file_size, join, read_bytes
+from .files import StorageOptions, file_size, join, local_path, read_bytes
 from .manifest import MANIFEST_NAME, Manifest, decode_manifest
 from .sidecar import SidecarInfo, decode_sidecar, sidecar_schema
 
 _READERS = 16
-"""Sidecars are small: reading many at a time hides the latency of a store."""
+_REMOTE_READERS = 64
+"""Sidecars are small: reading many at a time hides the latency of a disk or a store."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +32,17 @@ class ShardSet:
     address: str
     manifest: Manifest
     storage_options: StorageOptions | None = field(default=None, repr=False)
+    limits: Limits = field(default_factory=Limits)
+    """How long a read may take."""
 
     @classmethod
-    def open(cls, uri: str, storage_options: StorageOptions | None = None) -> "ShardSet":
+    def open(cls, uri: str, storage_options: StorageOptions | None = None, limits: Limits | None = None) -> "ShardSet":
         """Read the manifest of the dataset at `uri` (the folder that holds `dataset.json`, local or remote).
+
+        Args:
+            uri: Its address.
+            storage_options: Keyword arguments of the fsspec file system (credentials, endpoint).
+            limits: How long a read may take.
 
         Raises:
             DataError: There is no dataset, or its manifest is damaged.
@@ -42,13 +51,13 @@ class ShardSet:
         address = str(uri).rstrip("/").removesuffix(f"/{MANIFEST_NAME}")
         where = join(address, MANIFEST_NAME)
         try:
-            data = read_bytes(where, storage_options)
+            data = read_bytes(where, storage_options, limits)
         except DataError as error:
             raise DataError(
                 f"no dataset at {address}: {MANIFEST_NAME} is not there. It is written last, so an unfinished "
                 "`uttershard pack` has none yet: run it again, it goes on where it stopped"
             ) from error
-        return cls(address, decode_manifest(data, where), storage_options)
+        return cls(address, decode_manifest(data, where), storage_options, limits or Limits())
 
     @property
     def digest(self) -> str:
@@ -93,7 +102,7 @@ class ShardSet:
         unknown = [name for name in names if name not in schema.names]
         if unknown:
             raise ConfigError(f"{self.address}: no column {unknown[0]!r}; there are {', '.join(schema.names)}")
-        with ThreadPoolExecutor(_READERS) as pool:
+        with ThreadPoolExecutor(_READERS if local_path(self.address) else _REMOTE_READERS) as pool:
             tables = list(pool.map(lambda shard: self.sidecar(shard, names)[0], range(len(self.manifest.shards))))
         if not tables:
             return pa.schema([schema.field(name) for name in names]).empty_table()
@@ -102,7 +111,7 @@ class ShardSet:
     def sidecar(self, shard: int, columns: Sequence[str] | None = None) -> tuple[pa.Table, SidecarInfo]:
         """Read one sidecar and test it against the manifest (digest, rows, the tar it belongs to)."""
         entry, where = self.manifest.shards[shard], self.sidecar_address(shard)
-        data = read_bytes(where, self.storage_options)
+        data = read_bytes(where, self.storage_options, self.limits)
         if digest_bytes(data) != entry.sidecar_digest:
             raise DataError(
                 f"{where}: not the sidecar that the manifest lists ({len(data)} bytes, {digest_bytes(data)}; expected "
@@ -117,7 +126,7 @@ class ShardSet:
     def check_tar_size(self, shard: int) -> None:
         """Look up the size of a shard's tar and raise DataError if it is not what the manifest says."""
         where = self.tar_address(shard)
-        found, expected = file_size(where, self.storage_options), self.manifest.shards[shard].tar_bytes
+        found, expected = file_size(where, self.storage_options, self.limits), self.manifest.shards[shard].tar_bytes
         if found != expected:
             what = "it has been cut" if found < expected else "it was replaced or appended to"
             raise DataError(f"{where}: {found} bytes, the manifest says {expected}: {what}. Copy or pack it again")

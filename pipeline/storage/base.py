@@ -40,9 +40,11 @@ class Storage(ABC):
     lookahead_bytes: int = 0
     """How far ahead it wants to be told what will be read; 0 for the batches that are being made."""
 
-    def check(self) -> None:
-        """Find damage that shows without reading, before the first step."""
+    @abstractmethod
+    def check_sizes(self) -> None:
+        """Find tars that are missing or were cut, where that shows without asking a store."""
 
+    @abstractmethod
     def begin(self, shards: Sequence[int]) -> None:
         """Begin a part of an epoch that reads these shards, those of the next part last.
 

@@ -9,22 +9,21 @@ import numpy as np
 
 from ..dataset.files import local_path
 from ..dataset.shardset import ShardSet
-from ..errors import ConfigError, DataError, StorageError
-from .base import Spans
+from ..errors import DataError, StorageError, UttershardError
+from .base import Spans, Storage
 
 MAX_MAPS = 16_384
 """Linux allows a process 65,530 maps (vm.max_map_count), of which torch takes some thousands."""
 
 
-class LocalTars:
-    """Reads spans out of the local tars of a dataset (implements Storage)."""
+class LocalTars(Storage):
+    """Reads spans out of the local tars of a dataset."""
 
     def __init__(self, shards: ShardSet) -> None:
         paths = [local_path(shards.tar_address(index)) for index in range(len(shards.manifest.shards))]
-        remote = [shards.tar_address(index) for index, path in enumerate(paths) if path is None]
-        if remote:
-            raise ConfigError(f"{remote[0]}: this release streams from local disks; copy the dataset to one")
         self._paths = [Path(path) for path in paths if path is not None]
+        if len(self._paths) < len(paths):
+            raise UttershardError(f"internal error: {shards.address} has remote tars")
         self._sizes = [shard.tar_bytes for shard in shards.manifest.shards]
         self._maps: dict[int, mmap.mmap] = {}
 
@@ -36,11 +35,12 @@ class LocalTars:
         for shard in range(len(self._paths)):
             self._check_size(shard)
 
+    def begin(self, shards: Sequence[int]) -> None:
+        """Nothing is kept from one part of an epoch to the next."""
+
     def will_need(self, spans: Spans) -> None:
         """Ask the kernel to read these spans ahead."""
-        for shard, offset, nbytes in zip(
-            spans.shard.tolist(), spans.offset.tolist(), spans.nbytes.tolist(), strict=True
-        ):
+        for shard, offset, nbytes in spans.triples():
             begin = offset // mmap.PAGESIZE * mmap.PAGESIZE
             self._map(shard).madvise(mmap.MADV_WILLNEED, begin, offset + nbytes - begin)
 
@@ -52,12 +52,7 @@ class LocalTars:
             mapped = self._map(shard)
             self._check_size(shard)
             views[shard] = memoryview(mapped)
-        return [
-            views[shard][offset : offset + nbytes]
-            for shard, offset, nbytes in zip(
-                spans.shard.tolist(), spans.offset.tolist(), spans.nbytes.tolist(), strict=True
-            )
-        ]
+        return [views[shard][offset : offset + nbytes] for shard, offset, nbytes in spans.triples()]
 
     def _map(self, shard: int) -> mmap.mmap:
         found = self._maps.get(shard)

@@ -1,0 +1,117 @@
+"""Store: read objects of a place, whole or by range; every read has a deadline, every failure is explained."""
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from .client import Client, open_client, run
+from .faults import redact
+from .retry import Limits, with_retries
+from .transfer import ObjectInfo, Transfer
+
+Result = TypeVar("Result")
+
+
+@dataclass
+class _Session:
+    """What belongs to one process: connections do not survive a fork."""
+
+    pid: int
+    pinned: dict[str, str] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Store:
+    """Reads objects by address. Used from many threads at once; picklable, each process has its own connections.
+
+    Args:
+        options: Keyword arguments of the fsspec file system (credentials, endpoint); never shown.
+        limits: How long a read may take.
+    """
+
+    def __init__(self, options: Mapping[str, Any] | None = None, limits: Limits | None = None) -> None:
+        self._options = dict(options or {})
+        self._limits = limits or Limits()
+        self._opened = _Session(os.getpid())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_limits": self._limits, "_opened": _Session(-1)}
+
+    def read(self, address: str) -> bytes:
+        """Return a whole object.
+
+        Raises:
+            DataError: It does not exist.
+            StorageError: It could not be read within the limits, or not at all.
+        """
+        client, path = open_client(address, self._options, self._limits)
+        return bytes(self._fetch(client, Transfer(path), redact(address)))
+
+    def read_range(self, address: str, start: int, stop: int, size: int) -> bytearray:
+        """Return bytes [start, stop) of an object that has `size` bytes.
+
+        Raises:
+            DataError: It does not exist, has another size, or was replaced since it was first read.
+            StorageError: It could not be read within the limits, or not at all.
+        """
+        client, path = open_client(address, self._options, self._limits)
+        pinned = self._session().pinned
+        transfer = Transfer(path, start, stop, pinned.get(address), size)
+        data = self._fetch(client, transfer, f"{redact(address)} bytes {start}-{stop - 1}")
+        if transfer.etag is not None:
+            pinned.setdefault(address, transfer.etag)
+        return data
+
+    def head(self, address: str) -> ObjectInfo:
+        """Return the size and ETag of an object; errors as for `read`."""
+        client, path = open_client(address, self._options, self._limits)
+        return self._ask(client, lambda seconds: run(client.head(path, self._stall(seconds)), seconds), redact(address))
+
+    def take_counts(self) -> Counter[str]:
+        """Return requests, retries and fetched_bytes of this process since this was called last."""
+        session = self._session()
+        with session.lock:
+            counts, session.counts = session.counts, Counter()
+        return counts
+
+    def _fetch(self, client: Client, transfer: Transfer, what: str) -> bytearray:
+        def attempt(seconds: float) -> bytearray:
+            before = len(transfer.data)
+            try:
+                run(client.get(transfer, self._stall(seconds)), seconds)
+            finally:
+                self._count(fetched_bytes=len(transfer.data) - before)
+            return transfer.data
+
+        return self._ask(client, attempt, what)
+
+    def _ask(self, client: Client, attempt: Callable[[float], Result], what: str) -> Result:
+        def counted(seconds: float) -> Result:
+            self._count(requests=1)
+            return attempt(seconds)
+
+        return with_retries(
+            counted,
+            what=what,
+            hint=client.credentials_hint,
+            limits=self._limits,
+            contacted=lambda: client.contacted,
+            on_retry=lambda: self._count(retries=1),
+        )
+
+    def _stall(self, seconds: float) -> float:
+        return min(self._limits.read_timeout, max(0.0, seconds))
+
+    def _count(self, **counts: int) -> None:
+        session = self._session()
+        with session.lock:
+            session.counts.update(counts)
+
+    def _session(self) -> _Session:
+        if self._opened.pid != os.getpid():
+            self._opened = _Session(os.getpid())
+        return self._opened

@@ -1,0 +1,85 @@
+"""A byte range on its way: what has arrived, and where the next attempt goes on."""
+
+from dataclasses import dataclass, field
+
+from .faults import ReplacedError, TransientError
+
+
+@dataclass
+class Transfer:
+    """One range of an object; attempts append to `data` until it is complete.
+
+    Attributes:
+        path: The object, as the client's file system names it.
+        start: First byte.
+        stop: End, exclusive; None for the end of the object.
+        etag: What the object must be (pinned by an earlier answer); None for whatever it is.
+        size: Size of the whole object; None until an answer says it.
+        data: What has arrived.
+    """
+
+    path: str
+    start: int = 0
+    stop: int | None = None
+    etag: str | None = None
+    size: int | None = None
+    data: bytearray = field(default_factory=bytearray)
+
+    @property
+    def position(self) -> int:
+        """The next byte that is wanted."""
+        return self.start + len(self.data)
+
+    @property
+    def range_header(self) -> str | None:
+        """Value of the `Range` header for what is missing; None for a whole object."""
+        if self.position == 0 and self.stop is None:
+            return None
+        return f"bytes={self.position}-{'' if self.stop is None else self.stop - 1}"
+
+    def answered(self, *, size: int | None, etag: str | None) -> None:
+        """Take note of an answer's headers, before its body is read.
+
+        Raises:
+            ReplacedError: It is about another object than the one pinned.
+        """
+        if etag is not None:
+            if self.etag is not None and etag != self.etag:
+                raise ReplacedError("the object was replaced while it was being read (its ETag changed)")
+            self.etag = etag
+        if size is not None:
+            if self.size is not None and size != self.size:
+                what = "it has been cut" if size < self.size else "it was replaced or appended to"
+                raise ReplacedError(f"{size} bytes, the manifest says {self.size}: {what}")
+            self.size = size
+
+    def add(self, chunk: bytes) -> None:
+        """Append the next bytes of the body."""
+        self.data += chunk
+
+    def check_complete(self) -> None:
+        """Raise TransientError if the body ended early."""
+        stop = self.size if self.stop is None else self.stop
+        if stop is not None and self.position < stop:
+            raise TransientError(f"the body ended {stop - self.position} bytes early")
+        if stop is not None and self.position > stop:
+            raise ReplacedError(f"{self.position - stop} bytes more than asked for")
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """What a store says of an object."""
+
+    size: int
+    etag: str | None
+
+
+def size_in_content_range(value: str | None) -> int | None:
+    """Return the size of the whole object out of a `Content-Range` header.
+
+    Example:
+        >>> size_in_content_range("bytes 0-99/1234"), size_in_content_range("bytes 0-99/*"), size_in_content_range(None)
+        (1234, None, None)
+    """
+    size = (value or "").rpartition("/")[2]
+    return int(size) if size.isdecimal() else None
