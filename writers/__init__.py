@@ -10,12 +10,17 @@ if TYPE_CHECKING:
     from .index import IndexSummary, index_tars
     from .run import PackSummary, pack
     from .settings import PackSettings
+    from .stats.collect import StatsSummary, collect_stats
+    from .stats.settings import StatsSettings
     from .verify import Problem, VerifyReport, verify
 
 _HOMES = {
     "IndexSummary": "index",
     "PackSettings": "settings",
     "PackSummary": "run",
+    "StatsSettings": "stats.settings",
+    "StatsSummary": "stats.collect",
+    "collect_stats": "stats.collect",
     "Problem": "verify",
     "VerifyReport": "verify",
     "index_tars": "index",
@@ -28,7 +33,10 @@ __all__ = [
     "PackSettings",
     "PackSummary",
     "Problem",
+    "StatsSettings",
+    "StatsSummary",
     "VerifyReport",
+    "collect_stats",
     "index_tars",
     "pack",
     "verify",

@@ -8,6 +8,7 @@ from .index import index
 from .info import info
 from .pack import pack
 from .plan import plan
+from .stats import stats
 from .verify import verify
 
 app = typer.Typer(
@@ -19,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for _command in (pack, index, info, verify, plan):
+for _command in (pack, index, info, verify, plan, stats):
     app.command()(_command)
 
 

@@ -89,7 +89,8 @@ def _local(settings: ClusterSettings) -> Any:
         "threads_per_worker": 1,
         "processes": True,
         "host": "127.0.0.1",
-        "dashboard_address": "127.0.0.1:0" if settings.dashboard else None,
+        "dashboard_address": "127.0.0.1:0",
+        "scheduler_kwargs": {"dashboard": settings.dashboard},
         # Lost workers are replaced and their tasks given out again: nothing a person has to read about.
         "silence_logs": logging.CRITICAL,
     }

@@ -1,0 +1,168 @@
+"""Statistics of a dataset as `uttershard stats` writes them, and how they are loaded: never those of another dataset.
+
+    <dataset>/stats/<digest of the settings>.json             all numbers; written last
+    <dataset>/stats/<digest of the settings>/feats_stats.npz  count, sum, sum_square of the features, as in ESPnet
+    <dataset>/stats/<digest of the settings>/feats_shape      `<id> <frames>,<dimensions>`, an utterance a line
+    <dataset>/stats/<digest of the settings>/columns.parquet  what was measured of each utterance, in dataset order
+
+The json holds the dataset's digest, the settings and the digests of the other files. Token lengths and the like are
+columns of their own file and not of the sidecars, since those decide the dataset's digest: `ShardSet.index` joins them.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from ..errors import ConfigError, DataError
+from .digest import digest_bytes
+from .files import StorageOptions, join, read_bytes
+
+STATS_FOLDER = "stats"
+FORMAT_NAME = "uttershard-stats"
+FORMAT_VERSION = 1
+
+SUMS_NAME = "feats_stats.npz"
+SHAPES_NAME = "feats_shape"
+COLUMNS_NAME = "columns.parquet"
+
+COLUMNS = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("feature_frames", pa.int32(), nullable=False),
+        pa.field("silence", pa.float32(), nullable=False),
+        pa.field("clipping", pa.float32(), nullable=False),
+        pa.field("tokens", pa.int32()),
+    ]
+)
+"""Columns of an utterance: frames of features, share of silent 10 ms frames, share of samples at full scale, tokens."""
+
+
+@dataclass(frozen=True)
+class DatasetStats:
+    """Statistics that belong to a dataset."""
+
+    path: str
+    """Address of the json."""
+    body: dict[str, Any]
+    """All that it holds."""
+    storage_options: StorageOptions | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What was measured, and how."""
+        return dict(self.body["settings"])
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """Mean of each feature dimension, [D]."""
+        return np.array(self.body["features"]["mean"], np.float64)
+
+    @property
+    def variance(self) -> NDArray[np.float64]:
+        """Variance (of the population) of each feature dimension, [D]."""
+        return np.array(self.body["features"]["variance"], np.float64)
+
+    @property
+    def sums(self) -> dict[str, Any]:
+        """`count`, `sum` and `sum_square`, as `GlobalCmvn` takes them."""
+        count, mean = float(self.body["features"]["frames"]), self.mean
+        return {"count": count, "sum": mean * count, "sum_square": (self.variance + mean**2) * count}
+
+    def columns(self, names: Sequence[str]) -> pa.Table:
+        """Read what was measured of each utterance, in dataset order.
+
+        Raises:
+            ConfigError: A column that there is not, or that was not measured.
+            DataError: The file is missing or is not the one that belongs to the statistics.
+        """
+        unknown = [name for name in names if name not in COLUMNS.names]
+        if unknown:
+            raise ConfigError(f"{self.path}: no column {unknown[0]!r}; there are {', '.join(COLUMNS.names)}")
+        if "tokens" in names and self.body["settings"]["tokenizer"] is None:
+            raise ConfigError(f"{self.path}: tokens were not counted; run `uttershard stats` with --tokenizer")
+        data = self._file(COLUMNS_NAME)
+        return pq.ParquetFile(pa.BufferReader(data)).read(columns=list(names)).select(list(names))
+
+    def _file(self, name: str) -> bytes:
+        where = f"{self.path.removesuffix('.json')}/{name}"
+        data, expected = read_bytes(where, self.storage_options), self.body["files"][name]
+        if digest_bytes(data) != expected:
+            raise DataError(
+                f"{where}: not the file that {self.path} lists ({digest_bytes(data)}, expected {expected}): it is "
+                "damaged or of other statistics. Run `uttershard stats` again"
+            )
+        return data
+
+
+def settings_digest(settings: Mapping[str, Any]) -> str:
+    """Return the digest of feature settings, which names their files.
+
+    Example:
+        >>> settings_digest({"features": "fbank"}) == settings_digest({"features": "log_mel"})
+        False
+    """
+    text = json.dumps(settings, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return digest_bytes(text.encode("utf-8")).removeprefix("xxh3_128:")
+
+
+def stats_address(folder: str, settings: Mapping[str, Any]) -> str:
+    """Return the address of the json of these settings."""
+    return join(folder, f"{settings_digest(settings)}.json")
+
+
+def load_stats(
+    path: str,
+    dataset_digest: str,
+    settings: Mapping[str, Any] | None = None,
+    storage_options: StorageOptions | None = None,
+) -> DatasetStats:
+    """Load statistics, or refuse them.
+
+    Args:
+        path: Address of the json.
+        dataset_digest: Of the dataset that they must be of (`ShardSet.digest`).
+        settings: What they must have been measured with (`StatsSettings.identity()`); None for anything.
+        storage_options: Of the file system.
+
+    Raises:
+        DataError: They are missing, damaged, of another dataset, or measured otherwise.
+    """
+    body = _decode(read_bytes(path, storage_options), path)
+    if body["dataset_digest"] != dataset_digest:
+        raise DataError(
+            f"{path}: statistics of the dataset {body['dataset_digest']}, but this one is {dataset_digest}: they are "
+            "stale, or of another dataset. Run `uttershard stats` again"
+        )
+    if settings is not None and body["settings"] != dict(settings):
+        found = body["settings"]
+        changed = "; ".join(
+            f"{name}: {found.get(name)!r} there, {settings.get(name)!r} wanted"
+            for name in {**found, **settings}
+            if found.get(name) != settings.get(name)
+        )
+        raise DataError(f"{path}: measured with other settings ({changed}). Run `uttershard stats` with those wanted")
+    return DatasetStats(path, body, storage_options)
+
+
+def _decode(data: bytes, path: str) -> dict[str, Any]:
+    try:
+        body = json.loads(data)
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON ({error}); run `uttershard stats` again") from error
+    if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
+        raise DataError(f'{path}: not statistics of uttershard (no "format": "{FORMAT_NAME}" in it)')
+    if body.get("format_version") != FORMAT_VERSION:
+        raise DataError(
+            f"{path}: format version {body.get('format_version')}, this uttershard reads {FORMAT_VERSION}: "
+            "run `uttershard stats` again"
+        )
+    missing = {"dataset_digest", "settings", "files", "features"} - body.keys()
+    if missing:
+        raise DataError(f"{path}: damaged, {sorted(missing)[0]} is missing; run `uttershard stats` again")
+    return body

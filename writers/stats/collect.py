@@ -1,0 +1,268 @@
+"""`collect_stats`: statistics of a dataset, a task a shard, merged in shard order whatever order they come in."""
+
+import io
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow.parquet as pq
+from uttershard.pipeline.dataset.digest import FileDigest
+from uttershard.pipeline.dataset.files import StorageOptions, local_path
+from uttershard.pipeline.dataset.manifest import shard_names
+from uttershard.pipeline.dataset.shardset import ShardSet
+from uttershard.pipeline.dataset.stats import (
+    COLUMNS,
+    COLUMNS_NAME,
+    FORMAT_NAME,
+    FORMAT_VERSION,
+    SHAPES_NAME,
+    STATS_FOLDER,
+    SUMS_NAME,
+    DatasetStats,
+    load_stats,
+    settings_digest,
+)
+from uttershard.pipeline.errors import ConfigError, DataError
+
+from ..cluster import ClusterSettings, cluster_settings, start_cluster
+from ..commit import atomic_write, storage_errors, write_atomically
+from ..job import JobFolder, lock
+from ..progress import Progress, Silent
+from .moments import Moments
+from .settings import StatsSettings
+from .shard import TEXT_BAR, ShardRecord, StatsTask, measure_shard, part_path, read_record
+
+_RETRIES = 5
+
+
+@dataclass(frozen=True)
+class StatsSummary:
+    """What `collect_stats` has made."""
+
+    path: str
+    """Address of the json; the other files are in the folder of the same name without its ending."""
+    stats: DatasetStats
+    already_complete: bool
+    elapsed: float
+    """Seconds."""
+
+
+def collect_stats(
+    dataset: str,
+    settings: StatsSettings | None = None,
+    *,
+    out: str | None = None,
+    cluster: ClusterSettings | str | None = None,
+    workers: int | None = None,
+    retries: int = _RETRIES,
+    progress: Progress | None = None,
+    storage_options: StorageOptions | None = None,
+) -> StatsSummary:
+    """Measure a dataset.
+
+    A run that was stopped, however it was, is continued by calling this again; the result is the same for any number
+    of workers.
+
+    Args:
+        dataset: Its address.
+        settings: What is measured; None for fbank features with their defaults.
+        out: Folder for the files; None for `stats` in the dataset's own.
+        cluster: Where tasks run (see `pack`).
+        workers: Worker processes; None for one a CPU core.
+        retries: How often a task is given to another worker.
+        progress: Told how far it is.
+        storage_options: Of the dataset's file system.
+
+    Raises:
+        ConfigError: A setting does not fit the dataset.
+        DataError: An utterance is damaged.
+
+    Example:
+        >>> collect_stats("shards/train", StatsSettings(columns=("speaker",))).stats.mean  # doctest: +SKIP
+    """
+    began = time.monotonic()
+    chosen, listener = settings or StatsSettings(), progress or Silent()
+    shards = ShardSet.open(dataset, storage_options)
+    unknown = [name for name in chosen.columns if name not in shards.columns]
+    if unknown:
+        raise ConfigError(f"{dataset}: no column {unknown[0]!r}; there are {', '.join(shards.columns)}")
+    identity, folder = chosen.identity(), _folder(shards, out)
+    where = cluster_settings(cluster, workers)
+    path = folder / f"{settings_digest(identity)}.json"
+    found = _complete(path, shards.digest, identity)
+    if found is not None:
+        return StatsSummary(str(path), found, True, time.monotonic() - began)
+    with _job(path) as job:
+        with start_cluster(where, retries, listener) as running:
+            tasks = _tasks(shards, job, chosen, identity)
+            listener.begin("stats", utterances=shards.manifest.utterances, seconds=shards.manifest.seconds)
+            try:
+                for shard, _ in running.run(measure_shard, tasks, lambda shard: shard_names(shard)[0]):
+                    entry = shards.manifest.shards[shard]
+                    listener.advance(utterances=entry.utterances, seconds=entry.seconds, nbytes=entry.tar_bytes)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(
+                    "stopped: what is measured is kept. Run the same command again to go on"
+                ) from None
+            finally:
+                listener.end()
+        _write(shards, job, path, identity, chosen)
+    return StatsSummary(str(path), load_stats(str(path), shards.digest, identity), False, time.monotonic() - began)
+
+
+def _folder(shards: ShardSet, out: str | None) -> Path:
+    address = out if out is not None else f"{shards.address}/{STATS_FOLDER}"
+    path = local_path(address)
+    if path is None:
+        raise ConfigError(f"{address}: statistics are written to a local folder: say which with out= (--out)")
+    return Path(path).absolute()
+
+
+def _complete(path: Path, dataset_digest: str, identity: dict[str, Any]) -> DatasetStats | None:
+    """Return statistics that are there already; stale or damaged ones are made again."""
+    try:
+        found = load_stats(str(path), dataset_digest, identity)
+        found.columns(["key"])
+    except DataError:
+        return None
+    return found
+
+
+@contextmanager
+def _job(path: Path) -> Iterator[JobFolder]:
+    """Hold the job of these settings; its folder is removed when it is complete."""
+    job = JobFolder(path.with_suffix(""))
+    with lock(job):
+        job.create()
+        job.clear_scratch()
+        yield job
+        job.remove()
+
+
+def _tasks(shards: ShardSet, job: JobFolder, settings: StatsSettings, identity: dict[str, Any]) -> Iterator[StatsTask]:
+    for shard, entry in enumerate(shards.manifest.shards):
+        yield StatsTask(
+            address=shards.address if local_path(shards.address) is None else str(Path(shards.address).absolute()),
+            storage_options=shards.storage_options,
+            shard=shard,
+            entry=entry,
+            columns=shards.manifest.columns,
+            folder=str(job.target),
+            key=_key(shards, identity),
+            settings=settings,
+        )
+
+
+def _key(shards: ShardSet, identity: dict[str, Any]) -> str:
+    return f"{shards.digest} {settings_digest(identity)}"
+
+
+@dataclass
+class _Totals:
+    """Sums over shards."""
+
+    moments: Moments
+    counts: Counter[str]
+    histograms: dict[str, Counter[int]]
+    values: dict[str, dict[tuple[Any, int], list[int]]]
+
+    def add(self, record: ShardRecord) -> None:
+        dimensions = self.counts["dimensions"]
+        self.moments = self.moments.merge(record.moments)
+        self.counts.update(record.counts)
+        self.counts["dimensions"] = dimensions or record.counts["dimensions"]
+        for name, bars in record.histograms.items():
+            self.histograms.setdefault(name, Counter()).update(bars)
+        for name, rows in record.values.items():
+            sums = self.values.setdefault(name, {})
+            for value, rate, utterances, samples in rows:
+                sum_of = sums.setdefault((value, rate), [0, 0])
+                sum_of[0] += utterances
+                sum_of[1] += samples
+
+
+def _write(shards: ShardSet, job: JobFolder, path: Path, identity: dict[str, Any], settings: StatsSettings) -> None:
+    """Merge the shards' records in order and write the files, the json last."""
+    totals = _Totals(Moments.of(np.zeros((0, 0))), Counter(), {}, {})
+    shapes, columns = job.target / SHAPES_NAME, job.target / COLUMNS_NAME
+    with (
+        atomic_write(shapes, job.scratch) as lines,
+        atomic_write(columns, job.scratch) as rows,
+        pq.ParquetWriter(rows, COLUMNS, compression="zstd") as writer,
+    ):
+        for shard in range(len(shards.manifest.shards)):
+            record = read_record(job, shard, _key(shards, identity))
+            if record is None:
+                raise DataError(f"{job.path}: the record of {shard_names(shard)[0]} is gone; run this again")
+            totals.add(record)
+            part = pq.ParquetFile(part_path(job, shard)).read()
+            writer.write_table(part)
+            _write_shapes(lines, part, record.counts["dimensions"])
+    sums = totals.moments.mean * totals.moments.count
+    squares = totals.moments.squares + totals.moments.mean * sums
+    sink = io.BytesIO()
+    np.savez(sink, count=np.float64(totals.moments.count), sum=sums, sum_square=squares)
+    write_atomically(job.target / SUMS_NAME, job.scratch, sink.getvalue())
+    body = {
+        "format": FORMAT_NAME,
+        "format_version": FORMAT_VERSION,
+        "dataset_digest": shards.digest,
+        "settings": identity,
+        "files": {name: _digest(job.target / name) for name in (SUMS_NAME, SHAPES_NAME, COLUMNS_NAME)},
+        **_report(totals, settings),
+    }
+    write_atomically(path, job.scratch, (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode("utf-8"))
+
+
+def _write_shapes(lines: BinaryIO, part: Any, dimensions: int) -> None:
+    for key, frames in zip(part["key"].to_pylist(), part["feature_frames"].to_pylist(), strict=True):
+        # An id ends at the first blank there: blanks in ids are percent-encoded.
+        safe = "".join(quote(each) if each.isspace() or each == "%" else each for each in key)
+        lines.write(f"{safe} {frames},{dimensions}\n".encode())
+
+
+def _digest(path: Path) -> str:
+    digest = FileDigest()
+    with storage_errors(path), path.open("rb") as file:
+        while piece := file.read(1 << 22):
+            digest.update(piece)
+    return digest.text()
+
+
+def _report(totals: _Totals, settings: StatsSettings) -> dict[str, Any]:
+    counts, moments = totals.counts, totals.moments
+    widths: dict[str, float] = {"seconds": settings.histogram_seconds, "text_chars": TEXT_BAR, "tokens": TEXT_BAR}
+    return {
+        "utterances": counts["utterances"],
+        "features": {
+            "frames": moments.count,
+            "dimensions": counts["dimensions"],
+            "mean": moments.mean.tolist(),
+            "variance": moments.variance.tolist(),
+        },
+        "silence": counts["silent_frames"] / max(1, counts["frames"]),
+        "clipping": counts["clipped_samples"] / max(1, counts["samples"]),
+        "clipped_utterances": counts["clipped_utterances"],
+        "tokens": counts["tokens"] if settings.tokenizer is not None else None,
+        "histograms": {
+            name: {"width": widths[name], "counts": [bars[bar] for bar in range(max(bars, default=-1) + 1)]}
+            for name, bars in sorted(totals.histograms.items())
+        },
+        "columns": {name: _hours_by_value(sums) for name, sums in totals.values.items()},
+    }
+
+
+def _hours_by_value(sums: dict[tuple[Any, int], list[int]]) -> list[dict[str, Any]]:
+    rows: dict[Any, dict[str, Any]] = {}
+    for (value, rate), (utterances, samples) in sorted(sums.items(), key=lambda item: (str(item[0][0]), item[0][1])):
+        row = rows.setdefault(value, {"value": value, "utterances": 0, "hours": 0.0})
+        row["utterances"] += utterances
+        row["hours"] += samples / rate / 3600
+    return sorted(rows.values(), key=lambda row: (-row["hours"], str(row["value"])))

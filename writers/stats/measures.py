@@ -1,0 +1,102 @@
+"""What is measured of one utterance: features, silence, clipping, tokens."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from uttershard.pipeline.errors import ConfigError, DataError
+from uttershard.pipeline.reading.convert import to_float32
+
+from .settings import StatsSettings, is_function, load_function
+
+FeatureFunction = Callable[[NDArray[np.float32], int], NDArray[Any]]
+"""Audio float32 [n] and its rate in, features [frames, D] out."""
+
+TokenFunction = Callable[[str], int]
+"""Text in, number of tokens out."""
+
+_FULL_SCALE = np.float32(32767 / 32768)
+_FRAMES_PER_SECOND = 100
+
+
+def feature_function(settings: StatsSettings) -> FeatureFunction:
+    """Return what computes features; torch is imported here, on the worker.
+
+    Raises:
+        ConfigError: An option that the transform does not have, or no such function.
+    """
+    if settings.features == "none":
+        return lambda audio, sample_rate: np.zeros((0, 0), np.float32)
+    if is_function(settings.features):
+        own = load_function(settings.features)
+        return lambda audio, sample_rate: _checked(own(audio, sample_rate), settings.features)
+    import torch
+    from uttershard.pipeline.features import Fbank, LogMel
+
+    # One thread: sums come out the same whatever the machine, and workers are as many as there are cores.
+    torch.set_num_threads(1)
+    transform_class: Any = {"fbank": Fbank, "log_mel": LogMel}[settings.features]
+    try:
+        transform = transform_class(sample_rate=settings.sample_rate, **settings.feature_options)
+    except TypeError as error:
+        raise ConfigError(f"feature_options of {settings.features}: {error}") from error
+
+    def compute(audio: NDArray[np.float32], sample_rate: int) -> NDArray[Any]:
+        with torch.inference_mode():
+            # Alone and not in a batch, so that the numbers depend on nothing but the utterance.
+            batch = torch.from_numpy(np.ascontiguousarray(audio))[None]
+            features, lengths = transform(batch, torch.tensor([len(audio)]))
+            values: NDArray[Any] = features[0, : int(lengths[0])].numpy()
+            return values
+
+    return compute
+
+
+def token_function(settings: StatsSettings) -> TokenFunction | None:
+    """Return what counts tokens, or None if nothing was asked for.
+
+    Raises:
+        ConfigError: SentencePiece is not installed, or the model is none.
+    """
+    if settings.tokenizer is None:
+        return None
+    if is_function(settings.tokenizer):
+        own = load_function(settings.tokenizer)
+        return lambda text: len(own(text))
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise ConfigError("counting tokens needs SentencePiece: pip install 'uttershard[tokens]'") from error
+    try:
+        model = sentencepiece.SentencePieceProcessor(model_file=settings.tokenizer)
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(f"{settings.tokenizer}: no SentencePiece model ({error})") from error
+    return lambda text: len(model.encode(text))
+
+
+def count_clipped(samples: NDArray[Any]) -> int:
+    """Return how many samples are at full scale; int16 or float32, of any shape."""
+    if samples.dtype == np.int16:
+        return int(np.count_nonzero((samples == 32767) | (samples == -32768)))
+    return int(np.count_nonzero(np.abs(samples) >= _FULL_SCALE))
+
+
+def count_silent(samples: NDArray[Any], sample_rate: int, silence_dbfs: float) -> tuple[int, int]:
+    """Return how many 10 ms frames are silent, and how many there are; [n] or [n, channels].
+
+    An utterance shorter than a frame is one.
+    """
+    size = min(len(samples), max(1, sample_rate // _FRAMES_PER_SECOND))
+    frames = len(samples) // size if size else 0
+    if not frames:
+        return 0, 0
+    power = np.square(to_float32(samples[: frames * size]).reshape(frames, -1), dtype=np.float64).mean(axis=1)
+    return int(np.count_nonzero(power < 10 ** (silence_dbfs / 10))), frames
+
+
+def _checked(features: Any, name: str) -> NDArray[Any]:
+    values = np.asarray(features)
+    if values.ndim != 2:
+        raise DataError(f"{name} returned an array of shape {values.shape}; expected [frames, dimensions]")
+    return values
