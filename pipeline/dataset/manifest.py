@@ -5,13 +5,13 @@ No manifest, no dataset: a folder that a pack job has not finished can't be mist
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from typing import Any
 
 from ..errors import DataError
 from .digest import digest_of_digests
-from .sidecar import FORMAT_VERSION
+from .sidecar import FORMAT_VERSION, sidecar_schema
 
 MANIFEST_NAME = "dataset.json"
 FORMAT_NAME = "uttershard"
@@ -132,6 +132,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
             fingerprint=dict(body["fingerprint"]),
             created_by=str(body["created_by"]),
         )
+        sidecar_schema(manifest.columns)  # refuses what no sidecar can have
         stated = body["digest"]
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(
@@ -143,4 +144,11 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
 
 
 def _decode_shards(entries: Sequence[dict[str, Any]]) -> tuple[ShardEntry, ...]:
-    return tuple(ShardEntry(**entry) for entry in entries)
+    shards = tuple(ShardEntry(**entry) for entry in entries)
+    for shard in shards:
+        for item in fields(shard):
+            value, kind = getattr(shard, item.name), item.type
+            # JSON has one kind of number: 2.0 may be written 2.
+            if type(value) is not kind and not (kind is float and type(value) is int):
+                raise TypeError(f"{item.name} is {value!r}, expected {kind}")
+    return shards

@@ -30,7 +30,7 @@ def member_name(key: str) -> str:
     """
     if _PLAIN.fullmatch(key):
         return key
-    encoded = [_encode_byte(byte) for byte in key.encode("utf-8")]
+    encoded = ["".join(map(_encode_byte, character.encode("utf-8"))) for character in key]
     whole = "".join(encoded)
     if len(whole) <= MAX_MEMBER_BYTES:
         return whole

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from os import PathLike, fspath
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from .digest import digest_bytes
 from .files import StorageOptions, file_size, join, local_path, read_bytes
 from .manifest import MANIFEST_NAME, Manifest, decode_manifest
 from .sidecar import SidecarInfo, decode_sidecar, sidecar_schema
+from .stats import load_stats
 
 _READERS = 16
 _REMOTE_READERS = 64
@@ -36,7 +38,9 @@ class ShardSet:
     """How long a read may take."""
 
     @classmethod
-    def open(cls, uri: str, storage_options: StorageOptions | None = None, limits: Limits | None = None) -> "ShardSet":
+    def open(
+        cls, uri: str | PathLike[str], storage_options: StorageOptions | None = None, limits: Limits | None = None
+    ) -> "ShardSet":
         """Read the manifest of the dataset at `uri` (the folder that holds `dataset.json`, local or remote).
 
         Args:
@@ -48,7 +52,7 @@ class ShardSet:
             DataError: There is no dataset, or its manifest is damaged.
             StorageError: The place could not be read.
         """
-        address = str(uri).rstrip("/").removesuffix(f"/{MANIFEST_NAME}")
+        address = fspath(uri).rstrip("/").removesuffix(f"/{MANIFEST_NAME}")
         where = join(address, MANIFEST_NAME)
         try:
             data = read_bytes(where, storage_options, limits)
@@ -87,17 +91,26 @@ class ShardSet:
         """Address of a shard's sidecar."""
         return join(self.address, self.manifest.shards[shard].sidecar)
 
-    def index(self, columns: Sequence[str] | None = None) -> pa.Table:
+    def index(self, columns: Sequence[str] | None = None, *, stats: str | None = None) -> pa.Table:
         """Read sidecar columns of all utterances, in dataset order (shard after shard, tar order inside).
 
         Args:
-            columns: Names of columns (see `columns`); None for all.
+            columns: Names of columns (see `columns`); None for all of the sidecars.
+            stats: Address of a json of `uttershard stats`: its columns (`tokens`, `silence`, ...) can be named too.
 
         Raises:
             ConfigError: An unknown column.
-            DataError: A sidecar is missing, damaged, or not the one that the manifest lists.
+            DataError: A sidecar is missing, damaged, or not the one that the manifest lists; or the statistics are
+                not of this dataset.
         """
         schema = sidecar_schema(self.manifest.columns)
+        if stats is not None and columns is not None:
+            measured = [name for name in columns if name not in schema.names]
+            joined = load_stats(stats, self.digest, storage_options=self.storage_options).columns(measured)
+            table = self.index([name for name in columns if name in schema.names] or ["key"])
+            for name in measured:
+                table = table.append_column(joined.schema.field(name), joined[name])
+            return table.select(list(columns))
         names = schema.names if columns is None else list(columns)
         unknown = [name for name in names if name not in schema.names]
         if unknown:
