@@ -21,6 +21,20 @@ from ..errors import DataError
 INT16_SCALE = 1.0 / 32768.0
 """Full scale of int16 becomes 1.0, as soundfile does it."""
 
+
+@dataclass(frozen=True)
+class SkippedUtterance:
+    """An utterance that was left out of its batch with `on_error="skip"`."""
+
+    key: str
+    shard: str
+    """Address of its tar."""
+    offset: int
+    """Where in the tar, in bytes."""
+    reason: str
+    seconds: float
+
+
 Allocate = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 """Makes an uninitialised CPU tensor, e.g. BufferPool.empty."""
 
@@ -36,11 +50,14 @@ class Batch:
         meta: Metadata of each utterance, as in its `.json` member.
         epoch: Epoch of the plan that the batch belongs to.
         step: Its step in that epoch, from 0.
-        filler: Whether it repeats another batch of this rank (only with `equal_steps="pad"`).
+        filler: Whether it repeats another batch of this rank: with `equal_steps="pad"`, or with `on_error="skip"` if
+            none of its own utterances could be read.
         tokens: int64 [B, U], if there is a tokenizer.
         token_lengths: int64 [B].
         features: float32 [B, F, D], if a transform made them.
         feature_lengths: int64 [B].
+        skipped: What was left out of it, with `on_error="skip"`.
+        decode_seconds: How long reading and decoding it took.
     """
 
     keys: list[str]
@@ -54,6 +71,8 @@ class Batch:
     token_lengths: torch.Tensor | None = None
     features: torch.Tensor | None = None
     feature_lengths: torch.Tensor | None = None
+    skipped: tuple[SkippedUtterance, ...] = ()
+    decode_seconds: float = 0.0
     packed: torch.Tensor | None = field(default=None, repr=False)
     """Samples one utterance after the other, int16 or float32, [total] or [total, C]; None once they are padded."""
     padded: torch.Tensor | None = field(default=None, repr=False)

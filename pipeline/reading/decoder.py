@@ -42,7 +42,7 @@ class BatchDecoder:
         scratch = self._scratch_for(spec)
         parts = []
         for row, part in enumerate(self._parts(spec)):
-            samples = decode_utterance(spec, row, part.audio, self._form, scratch, self._tar(spec, row))
+            samples = decode_utterance(spec, row, part.audio, self._form, scratch, self.tar(spec, row))
             fill_row(rows[row], samples)
             parts.append(part)
         return self._batch(spec, parts, lengths, padded=audio)
@@ -67,7 +67,7 @@ class BatchDecoder:
         for row, part in enumerate(self._parts(spec)):
             target = flat[begin : begin + int(lengths[row])]
             place = target.reshape(-1) if scratch is None else scratch
-            samples = decode_utterance(spec, row, part.audio, self._form, place, self._tar(spec, row))
+            samples = decode_utterance(spec, row, part.audio, self._form, place, self.tar(spec, row))
             if scratch is not None:
                 fill_row(target.T, samples)
             elif samples.dtype != np.int16:
@@ -86,12 +86,12 @@ class BatchDecoder:
         """
         for row, span in enumerate(self.storage.read(spec.spans)):
             try:
-                part = split_span(spec, row, span, self._tar(spec, row))
+                part = split_span(spec, row, span, self.tar(spec, row))
             except UtteranceError:
                 again = self.storage.read_again(spec.spans, row)
                 if again is None:
                     raise
-                part = split_span(spec, row, again, self._tar(spec, row))
+                part = split_span(spec, row, again, self.tar(spec, row))
             yield part
 
     def _channels(self, spec: BatchSpec) -> int:
@@ -103,7 +103,8 @@ class BatchDecoder:
     def _scratch_for(self, spec: BatchSpec) -> NDArray[np.int16]:
         return self._scratch.at_least(int((spec.num_samples * spec.channels).max()))
 
-    def _tar(self, spec: BatchSpec, row: int) -> str:
+    def tar(self, spec: BatchSpec, row: int) -> str:
+        """Return the address of the tar that an utterance is in."""
         return self._tars[int(spec.spans.shard[row])]
 
     @staticmethod

@@ -3,7 +3,8 @@
 sidecar columns of all utterances --SpanIndex--> BatchSpec of one batch (a few KB, sent to whoever decodes it)
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,20 @@ class BatchSpec:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def select(self, rows: Sequence[int]) -> "BatchSpec":
+        """Return the spec of some of the utterances."""
+        chosen = np.asarray(rows, np.intp)
+        return replace(
+            self,
+            keys=tuple(self.keys[row] for row in rows),
+            codecs=tuple(self.codecs[row] for row in rows),
+            spans=Spans(self.spans.shard[chosen], self.spans.offset[chosen], self.spans.nbytes[chosen]),
+            num_samples=self.num_samples[chosen],
+            sample_rate=self.sample_rate[chosen],
+            channels=self.channels[chosen],
+            xxh3=self.xxh3[chosen],
+        )
 
 
 @dataclass(frozen=True)

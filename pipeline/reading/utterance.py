@@ -82,20 +82,26 @@ def split_span(spec: BatchSpec, row: int, span: memoryview, tar: str) -> Members
         tar: Address of its tar, for error messages.
     """
     if span_checksum(span) != int(spec.xxh3[row]):
-        raise UtteranceError(f"{_where(spec, row, tar)}: {_what_changed(spec.keys[row], span)}")
+        raise UtteranceError(f"{where_it_is(spec, row, tar)}: {_what_changed(spec.keys[row], span)}")
     parts: dict[str, memoryview] = {}
     try:
         for member in walk_span(span):
             parts[split_name(member.name)[1]] = span[member.start : member.start + member.size]
     except TarError as error:
-        raise UtteranceError(f"{_where(spec, row, tar)}: {error}") from error
+        raise UtteranceError(f"{where_it_is(spec, row, tar)}: {error}") from error
     audio = [name for name in parts if _is_audio(name)]
     if len(audio) != 1:
-        raise UtteranceError(f"{_where(spec, row, tar)}: {len(audio)} audio members ({', '.join(parts)}), expected one")
-    text = parts.get("txt")
-    meta = _decode_json(str(parts["json"], "utf-8")) if "json" in parts else {}
+        found = f"{len(audio)} audio members ({', '.join(parts)})"
+        raise UtteranceError(f"{where_it_is(spec, row, tar)}: {found}, expected one")
+    try:
+        text = str(parts["txt"], "utf-8") if "txt" in parts else None
+        meta = _decode_json(str(parts["json"], "utf-8")) if "json" in parts else {}
+    except ValueError as error:
+        raise UtteranceError(f"{where_it_is(spec, row, tar)}: its text or metadata can't be read ({error})") from error
+    if not isinstance(meta, dict):
+        raise UtteranceError(f"{where_it_is(spec, row, tar)}: its metadata is no JSON object but {meta!r:.40}")
     meta.pop("id", None)
-    return Members(parts[audio[0]], None if text is None else str(text, "utf-8"), meta)
+    return Members(parts[audio[0]], text, meta)
 
 
 @lru_cache(maxsize=1024)
@@ -111,7 +117,7 @@ def decode_utterance(
     try:
         samples: Samples = decode(spec.codecs[row], audio, num_samples, channels, scratch)
     except AudioError as error:
-        raise UtteranceError(f"{_where(spec, row, tar)}: {error}") from error
+        raise UtteranceError(f"{where_it_is(spec, row, tar)}: {error}") from error
     if not form.changes(spec, row):
         return samples
     if form.channels is not None:
@@ -121,7 +127,8 @@ def decode_utterance(
     return samples
 
 
-def _where(spec: BatchSpec, row: int, tar: str) -> str:
+def where_it_is(spec: BatchSpec, row: int, tar: str) -> str:
+    """Return how an utterance is named in an error."""
     return f"{tar}: utterance {spec.keys[row]!r} at offset {int(spec.spans.offset[row])}"
 
 
