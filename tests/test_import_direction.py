@@ -24,6 +24,7 @@ ROOMS = {
     "features": {"planning", "errors"},
     "reading": {"planning", "storage", "dataset", "errors"},
     "loader": {"reading", "planning", "storage", "dataset", "remote", "errors"},
+    "testing": {"loader", "reading"},
 }
 """Each room of `pipeline`, and those it may import. `pipeline/__init__.py` stands above them all."""
 
