@@ -181,8 +181,16 @@ def test_what_is_no_tar_is_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize(
     "record",
-    [b"x", b"9" * 400 + b" path=a\n", b"0 path=a\n", b"99 path=a\n", "³ path=a\n".encode(), b"11 size=-5\n"]
-    + [b"13 size=\xc2\xb2\xc2\xb2\n", b"30 size=12345678901234567890\n"],
+    [
+        b"x",
+        b"9" * 400 + b" path=a\n",
+        b"0 path=a\n",
+        b"99 path=a\n",
+        "³ path=a\n".encode(),
+        b"11 size=-5\n",
+        b"13 size=\xc2\xb2\xc2\xb2\n",
+        b"30 size=12345678901234567890\n",
+    ],
 )
 def test_a_damaged_pax_header_is_named(record: bytes) -> None:
     pax = tarfile.TarInfo("pax")
