@@ -6,14 +6,17 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..dataset.shardset import ShardSet
 from ..errors import ConfigError
 from ..planning.corpus import Corpus, build_corpus
 from ..planning.elastic import Course
+from ..planning.frames import count_frames
 from ..planning.partition import logical_bounds
-from ..planning.plan import EpochPlan, lay_out_rest, plan_epoch
+from ..planning.plan import EpochPlan, count_oversize, lay_out_rest, plan_epoch
 from ..planning.settings import Batching, Filters, Sharding
+from ..planning.speed import Speed
 from ..reading.spans import INDEX_COLUMNS, BatchSpec, SpanIndex
 from ..reading.utterance import AudioForm
 from .metrics import StepSizes
@@ -29,6 +32,7 @@ class PlanSettings:
     batching: Batching
     seed: int = 0
     frame_shift: float = 0.01
+    speed: Speed | None = None
 
 
 class Epochs:
@@ -56,6 +60,7 @@ class Epochs:
         )
         self.index = SpanIndex.from_table(table, shards.rows_per_shard)
         _check_form(self.index, self._corpus, form)
+        self.form = form if settings.speed is None else self._form_when_played(form, settings.speed)
         self.course = Course()
         self._planned: tuple[int, Course, EpochPlan] | None = None
         self._shared: tuple[SharedColumns[SpanIndex], SharedColumns[Corpus]] | None = None
@@ -73,6 +78,7 @@ class Epochs:
         return {
             "_dataset": self._dataset,
             "_settings": self._settings,
+            "form": self.form,
             "course": self.course,
             "_shared": self._shared,
         }
@@ -95,11 +101,11 @@ class Epochs:
 
     def _make_plan(self, epoch: int) -> EpochPlan:
         sharding, batching, seed = self._settings.sharding, self._settings.batching, self._settings.seed
-        course = self.course.at(epoch, sharding.total_shards)
+        course, corpus = self.course.at(epoch, sharding.total_shards), self._corpus_at(epoch)
         if not course.stages:
-            return plan_epoch(self._corpus, sharding, batching, epoch=epoch, seed=seed, rotation=course.rotation)
+            return plan_epoch(corpus, sharding, batching, epoch=epoch, seed=seed, rotation=course.rotation)
         layout = lay_out_rest(
-            self._cut_into(course.stages[0].total_shards),
+            self._cut_into(course.stages[0].total_shards, corpus),
             course.stages,
             sharding.world_size,
             sharding.total_shards,
@@ -110,29 +116,61 @@ class Epochs:
         )
         return layout.plan(sharding.rank)
 
-    def _cut_into(self, total_shards: int) -> Corpus:
-        if total_shards == self._corpus.total_shards:
-            return self._corpus
+    def _cut_into(self, total_shards: int, corpus: Corpus) -> Corpus:
+        if total_shards == corpus.total_shards:
+            return corpus
         index = self.index
         bounds = logical_bounds(np.diff(index.first_row), index.num_samples, index.sample_rate, total_shards)
-        return replace(self._corpus, bounds=bounds)
+        return replace(corpus, bounds=bounds)
+
+    def _form_when_played(self, form: AudioForm, speed: Speed) -> AudioForm:
+        """Return the form that undoes the rates of `Speed.played_rates`; refuse what gets too long for the budget."""
+        everything = np.arange(len(self.index))
+        rates = speed.slowest.played_rates(self.index.sample_rate, everything, seed=0, epoch=0)
+        longest = count_frames(self.index.num_samples, rates, self._settings.frame_shift)
+        try:
+            count_oversize(replace(self._corpus, frames=longest), self._settings.batching)
+        except ConfigError as error:
+            raise ConfigError(f"at the slowest of speed={', '.join(speed.describe())}: {error}") from error
+        # There is one rate, or the form names one.
+        return (
+            form if form.sample_rate else replace(form, sample_rate=int(self.index.sample_rate[self._corpus.kept][0]))
+        )
+
+    def _corpus_at(self, epoch: int) -> Corpus:
+        """Return the corpus with the lengths that utterances have in an epoch."""
+        if self._settings.speed is None:
+            return self._corpus
+        return replace(self._corpus, frames=self._frames(np.arange(len(self.index)), epoch))
+
+    def _frames(self, rows: NDArray[np.int64], epoch: int) -> NDArray[np.int32]:
+        if self._settings.speed is None:
+            return self._corpus.frames[rows]
+        return count_frames(self.index.num_samples[rows], self._rates(rows, epoch), self._settings.frame_shift)
+
+    def _rates(self, rows: NDArray[np.int64], epoch: int) -> NDArray[np.int32]:
+        """Return the rates at which utterances are played in an epoch: their own, without speed perturbation."""
+        rates, speed = self.index.sample_rate[rows], self._settings.speed
+        return rates if speed is None else speed.played_rates(rates, rows, seed=self._settings.seed, epoch=epoch)
 
     def specs(self, plan: EpochPlan, steps: range) -> Iterator[BatchSpec]:
         """Yield what a decoder needs for each of these steps."""
         for step in steps:
-            yield self.index.spec(plan.batch(step), epoch=plan.epoch, step=step, filler=bool(plan.filler[step]))
+            rows = plan.batch(step)
+            spec = self.index.spec(rows, epoch=plan.epoch, step=step, filler=bool(plan.filler[step]))
+            yield spec if self._settings.speed is None else replace(spec, sample_rate=self._rates(rows, plan.epoch))
 
     def sizes(self, plan: EpochPlan) -> StepSizes:
         """Return the frames of each batch of this rank."""
-        frames = np.add.reduceat(self._corpus.frames[plan.rows], plan.splits[:-1], dtype=np.int64)
+        frames = np.add.reduceat(self._frames(plan.rows, plan.epoch), plan.splits[:-1], dtype=np.int64)
         return StepSizes(frames, plan.longest.astype(np.int64) * np.diff(plan.splits))
 
-    def largest_batch_samples(self, plan: EpochPlan, form: AudioForm) -> int:
+    def largest_batch_samples(self, plan: EpochPlan) -> int:
         """Return the samples (of all channels) of the largest batch of this rank."""
-        rows = plan.rows
+        rows, form = plan.rows, self.form
         samples = self.index.num_samples[rows].astype(np.int64)
         if form.sample_rate is not None:
-            samples = -(-samples * form.sample_rate // self.index.sample_rate[rows])
+            samples = -(-samples * form.sample_rate // self._rates(rows, plan.epoch))
         samples *= form.channels or self.index.channels[rows]
         return int(np.add.reduceat(samples, plan.splits[:-1]).max(initial=0))
 
@@ -148,6 +186,7 @@ class Epochs:
             "total_shards": settings.sharding.total_shards,
             "frame_shift": settings.frame_shift,
             "filters": filters,
+            "speed": None if settings.speed is None else settings.speed.describe(),
             **batching,
         }
 

@@ -1,6 +1,6 @@
 """ShardLoader: the iterable that a trainer uses."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from ..dataset.shardset import ShardSet
 from ..errors import ConfigError
 from ..planning.plan import EpochPlan
 from ..planning.settings import Batching, EqualSteps, Filters, Oversize, Sharding, parse_int, parse_seed
+from ..planning.speed import Speed
 from ..reading.batch import Batch
 from ..reading.buffers import BufferPool
 from ..reading.decoder import BatchDecoder
@@ -61,6 +62,8 @@ class ShardLoader:
         world_size: Number of (data-parallel) processes.
         seed: Of everything that is shuffled.
         frame_shift: Seconds of a frame.
+        speed: Factors that utterances are played at, e.g. (0.9, 1.0, 1.1), one drawn for each utterance and epoch.
+            Batches are cut by the changed lengths; filters look at the recorded ones.
         sample_rate: Hz to resample to; None requires that all audio has the same.
         channels: 1 to mix down, more to copy mono; None requires that all audio has the same.
         device: Where batches are handed over.
@@ -103,6 +106,7 @@ class ShardLoader:
         world_size: int | None = None,
         seed: int = 0,
         frame_shift: float = 0.01,
+        speed: Sequence[float] | None = None,
         sample_rate: int | None = None,
         channels: int | None = None,
         device: str | torch.device = "cpu",
@@ -135,18 +139,19 @@ class ShardLoader:
             ),
             seed=parse_seed(seed),
             frame_shift=frame_shift,
+            speed=None if speed is None else Speed(speed),
         )
         self._workers = Workers(
             num_workers, threads, prefetch_factor, persistent_workers, multiprocessing_context, timeout, pin_memory
         )
-        self._form = AudioForm(sample_rate, channels)
         self._device = torch.device(device)
         limits = Limits(read_timeout, read_deadline)
         storage = StorageSettings(None if cache is None else Path(cache), cache_bytes, prefetch_bytes, limits)
         if not isinstance(dataset, ShardSet):
             dataset = ShardSet.open(fspath(dataset), storage_options, limits)
         self._shards = dataset
-        self._epochs = Epochs(self._shards, self._settings, self._form)
+        self._epochs = Epochs(self._shards, self._settings, AudioForm(sample_rate, channels))
+        self._form = self._epochs.form
         tars = [self._shards.tar_address(index) for index in range(len(self._shards.manifest.shards))]
         self._storage = open_storage(self._shards, storage)
         self._storage.check_sizes()
@@ -184,7 +189,7 @@ class ShardLoader:
         It starts where the loader stands; after `load_state_dict` take it anew.
         """
         if self._plan_dataset is None:
-            self._plan_dataset = PlanDataset(self._epochs, self._decoder, self._position.epoch)
+            self._plan_dataset = PlanDataset(self._epochs, self._decoder, self._position.epoch, self._position.step)
         return self._plan_dataset
 
     def set_epoch(self, epoch: int) -> None:
@@ -192,7 +197,7 @@ class ShardLoader:
         epoch = parse_int("epoch", epoch, 0)
         self._position.set_epoch(epoch)
         if self._plan_dataset is not None:
-            self._plan_dataset.set_epoch(epoch)
+            self._plan_dataset.set_epoch(epoch, self._position.step)
 
     def __iter__(self) -> Iterator[Batch]:
         """Start the coming epoch: at its first step, or where a loaded state stands. Ends an iteration that runs."""
@@ -281,4 +286,4 @@ class ShardLoader:
 
     def _slot_bytes(self, plan: EpochPlan) -> int:
         all_int16 = self._form == AudioForm() and _INT16_CODECS.issuperset(self._epochs.index.codec_names)
-        return self._epochs.largest_batch_samples(plan, self._form) * (2 if all_int16 else 4)
+        return self._epochs.largest_batch_samples(plan) * (2 if all_int16 else 4)

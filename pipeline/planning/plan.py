@@ -168,7 +168,7 @@ def lay_out_epoch(
             f"total_shards={total_shards}, but the corpus was cut into {corpus.total_shards} logical shards: "
             "build it with the same total_shards"
         )
-    over_budget = _handle_oversize(corpus, batching)
+    over_budget = count_oversize(corpus, batching)
     rotation = rotation or Rotation()
     shards = [rotation.index(epoch, rank, world_size, total_shards) for rank in range(world_size)]
     rows = [_without_oversize(corpus.kept_rows(shard), corpus, batching) for shard in shards]
@@ -275,8 +275,12 @@ def _lend(rows: list[NDArray[np.int64]], frames: NDArray[np.int32]) -> list[int]
     return empty
 
 
-def _handle_oversize(corpus: Corpus, batching: Batching) -> int:
-    """Return how many kept utterances do not fit the budget, or refuse them."""
+def count_oversize(corpus: Corpus, batching: Batching) -> int:
+    """Return how many kept utterances do not fit the budget.
+
+    Raises:
+        ConfigError: there are some, and oversize is "error".
+    """
     limit = batching.longest_frames
     if limit is None:
         return 0
