@@ -18,7 +18,8 @@ from uttershard.pipeline.errors import DataError
 from uttershard.pipeline.reading.convert import mix_channels, resample, to_float32
 from uttershard.pipeline.reading.spans import INDEX_COLUMNS, BatchSpec, SpanIndex
 from uttershard.pipeline.reading.utterance import AudioForm, decode_utterance, split_span
-from uttershard.pipeline.storage.local import LocalTars
+from uttershard.pipeline.storage.open import open_storage
+from uttershard.pipeline.storage.settings import StorageSettings
 
 from ..commit import write_atomically
 from ..job import JobFolder
@@ -93,7 +94,7 @@ def measure_shard(task: StatsTask) -> ShardRecord:
     shards = ShardSet(task.address, Manifest((task.entry,), task.columns, {}), task.storage_options)
     table, _ = shards.sidecar(0)
     index = SpanIndex.from_table(table.select(list(INDEX_COLUMNS)), shards.rows_per_shard)
-    storage, tar = LocalTars(shards), shards.tar_address(0)
+    storage, tar = open_storage(shards, StorageSettings()), shards.tar_address(0)
     for first in range(0, len(index), _ROWS):
         rows = np.arange(first, min(first + _ROWS, len(index)))
         spec = index.spec(rows, epoch=0, step=0)
