@@ -40,7 +40,7 @@ def assign(keys: Sequence[str], seconds: NDArray[np.float64], shards: int, seed:
 
     Example:
         >>> [rows.tolist() for rows in assign(["a", "b", "c"], np.array([9.0, 5.0, 5.0]), 2, seed=0)]
-        [[2, 1], [0]]
+        [[1, 0], [2]]
     """
     order = shuffle(keys, seed)
     # Whole microseconds, at least one: sums are exact, and an utterance without length still counts.
