@@ -1,7 +1,6 @@
 """The plan of each epoch for one dataset and one set of settings, and the specs of its batches."""
 
 from collections.abc import Iterator
-from copy import copy
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -67,7 +66,8 @@ class Epochs:
 
     def shared(self) -> "Epochs":
         """Return a copy whose columns are in shared memory, to be sent to worker processes."""
-        copied = copy(self)
+        copied = Epochs.__new__(Epochs)
+        copied.__dict__.update(self.__dict__)
         copied._shared = SharedColumns(self.index), SharedColumns(replace(self._corpus, keys=None))
         copied._planned = None
         return copied
