@@ -3,6 +3,7 @@
 from ..dataset.files import local_path
 from ..dataset.shardset import ShardSet
 from .base import Storage
+from .cache import CachedTars
 from .local import LocalTars
 from .remote import RemoteTars
 from .settings import StorageSettings
@@ -16,4 +17,4 @@ def open_storage(shards: ShardSet, settings: StorageSettings) -> Storage:
     addresses = [shards.tar_address(index) for index in range(len(shards.manifest.shards))]
     if all(local_path(address) is not None for address in addresses):
         return LocalTars(shards)
-    return RemoteTars(shards, settings)
+    return RemoteTars(shards, settings) if settings.cache is None else CachedTars(shards, settings)

@@ -67,11 +67,18 @@ class Prefetcher:
             self._start(missing)
             taken = {key: self._pieces.pop(key) for key in dict.fromkeys(keys)}
             for piece in taken.values():
-                piece.untaken -= 1
-                if not piece.untaken:
-                    self._held -= piece.nbytes
+                self._release(piece)
             self._start_rounds()
         return [self._view(taken[key], key) for key in keys]
+
+    def drop(self, keys: Sequence[Key]) -> None:
+        """Forget these spans: they were read from elsewhere."""
+        with self._lock:
+            for key in keys:
+                self._queue.pop(key, None)
+                if (piece := self._pieces.pop(key, None)) is not None:
+                    self._release(piece)
+            self._start_rounds()
 
     def forget(self) -> None:
         """Drop what was announced and not taken."""
@@ -82,6 +89,11 @@ class Prefetcher:
             self._queue.clear()
             self._pieces.clear()
             self._held = 0
+
+    def _release(self, piece: _Piece) -> None:
+        piece.untaken -= 1
+        if not piece.untaken:
+            self._held -= piece.nbytes
 
     def _start_rounds(self) -> None:
         if self._held > self._budget // 2:

@@ -48,7 +48,7 @@ class RemoteTars(Storage):
 
     def will_need(self, spans: Spans) -> None:
         """Fetch these spans when there is room for them."""
-        self._prefetcher().announce(spans.triples())
+        self.announce(spans.triples())
 
     def read(self, spans: Spans) -> Sequence[memoryview]:
         """Return the bytes of each span, most of them fetched already."""
@@ -61,6 +61,14 @@ class RemoteTars(Storage):
             return self._prefetcher().take(keys)
         finally:
             self._count(storage_wait_seconds=time.perf_counter() - began)
+
+    def announce(self, keys: Sequence[Key]) -> None:
+        """Fetch these spans when there is room for them."""
+        self._prefetcher().announce(keys)
+
+    def drop(self, keys: Sequence[Key]) -> None:
+        """Forget announced spans that were read from elsewhere."""
+        self._prefetcher().drop(keys)
 
     def read_again(self, spans: Spans, row: int) -> memoryview | None:
         """Fetch one span anew: its bytes may have been damaged on the way."""
