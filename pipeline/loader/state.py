@@ -28,7 +28,7 @@ _LONGEST_TEXT = 120
 """A longer setting (a long `where`) is kept as its digest, so that the state stays under 1 KB."""
 
 
-_WORLD = ("world_size", "total_shards")
+WORLD = ("world_size", "total_shards")
 """What may differ from a state to the loader that it is loaded into: the rest of the epoch is then dealt anew."""
 
 
@@ -71,7 +71,7 @@ def decode_state(state: Mapping[str, Any], plan_settings: Mapping[str, Any], *, 
     """
     saved = _decode_place(state)
     current = _short(plan_settings)
-    names = [name for name in current if name not in _WORLD]
+    names = [name for name in current if name not in WORLD]
     differing = [name for name in names if state.get(name) != current[name]]
     parts = "; ".join(f"{name} was {state.get(name)!r}, is {current[name]!r}" for name in differing)
     try:
@@ -89,7 +89,7 @@ def decode_state(state: Mapping[str, Any], plan_settings: Mapping[str, Any], *, 
 
 
 def _in_this_world(saved: Place, state: Mapping[str, Any], current: Mapping[str, Any]) -> Place:
-    world_size, total_shards = (_whole(state.get(name), name, least=1) for name in _WORLD)
+    world_size, total_shards = (_whole(state.get(name), name, least=1) for name in WORLD)
     if (world_size, total_shards) == (current["world_size"], current["total_shards"]):
         return saved
     left = Stage(world_size, total_shards, saved.step)

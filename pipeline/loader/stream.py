@@ -5,16 +5,19 @@ w + 2n, …; DataLoader takes them from its workers in that very order. Batches 
 handover.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ..errors import ConfigError
+from ..errors import ConfigError, ShardingError
+from ..planning.plan import EpochPlan
 from ..reading.batch import Batch
 from ..reading.decoder import BatchDecoder
 from .epochs import Epochs
 from .shared import share
+from .state import WORLD, Place, decode_state, encode_state
 
 MAX_WORKERS = 1024
 """Room for one counter a worker."""
@@ -29,19 +32,22 @@ class PlanDataset(IterableDataset[Batch]):
         >>> data = DataLoader(loader.dataset, batch_size=None, num_workers=4)  # doctest: +SKIP
 
     Audio is decoded in the workers and becomes float32 when `batch.audio` is first used, or on the device after
-    `batch.to(device)`. Without `set_epoch` each iteration of the DataLoader is the next epoch.
+    `batch.to(device)`. Without `set_epoch` each iteration of the DataLoader is the next epoch. Its iterators have a
+    state, so that torchdata's StatefulDataLoader resumes at the next batch without reading the ones before.
     """
 
-    def __init__(self, epochs: Epochs, decoder: BatchDecoder, epoch: int) -> None:
+    def __init__(self, epochs: Epochs, decoder: BatchDecoder, epoch: int, step: int = 0) -> None:
         self._epochs = epochs.shared()
         self._decoder = decoder
         # Shared with the workers, persistent or not: the epoch set last, and which iteration since each worker began.
         self._epoch = share(torch.tensor([epoch]))
+        self._first_step = share(torch.tensor([step]))
         self._begun = share(torch.zeros(MAX_WORKERS, dtype=torch.int64))
 
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is; reaches the workers, persistent ones too."""
+    def set_epoch(self, epoch: int, step: int = 0) -> None:
+        """Say which epoch the next iteration is, and its first step; reaches the workers, persistent ones too."""
         self._epoch[0] = epoch
+        self._first_step[0] = step
         self._begun.zero_()
 
     def __len__(self) -> int:
@@ -54,10 +60,37 @@ class PlanDataset(IterableDataset[Batch]):
         if workers > MAX_WORKERS:
             raise ConfigError(f"num_workers={workers}: at most {MAX_WORKERS}")
         iteration = self._begin(worker, 0 if info is None else (info.seed - info.id) & _TAG)
-        plan = self._epochs.plan(int(self._epoch[0]) + iteration)
-        for spec in self._epochs.specs(plan, range(worker, plan.steps, workers)):
-            self._decoder.storage.will_need(spec.spans)
-            yield self._decoder.packed(spec, _fresh)
+        first = int(self._first_step[0]) if iteration == 0 else 0
+        return _Steps(self, iteration, first + worker, workers)
+
+    def plan(self, iteration: int) -> EpochPlan:
+        """Return the plan of an iteration since `set_epoch`, from 0."""
+        return self._epochs.plan(int(self._epoch[0]) + iteration)
+
+    def decode(self, plan: EpochPlan, step: int) -> Batch:
+        """Return one batch."""
+        spec = next(self._epochs.specs(plan, range(step, step + 1)))
+        self._decoder.storage.will_need(spec.spans)
+        return self._decoder.packed(spec, _fresh)
+
+    def encode_place(self, iteration: int, step: int) -> dict[str, Any]:
+        """Return the state before a step of an iteration."""
+        epoch = int(self._epoch[0]) + iteration
+        return encode_state(self._epochs.describe(), Place(epoch, step, self._epochs.course))
+
+    def restore_place(self, state: Mapping[str, Any], iteration: int) -> int:
+        """Make an iteration the one that a state was saved in, and return its next step."""
+        settings = self._epochs.describe()
+        if any(state.get(name) != settings[name] for name in WORLD):
+            parts = ", ".join(f"{name} was {state.get(name)!r}, is {settings[name]!r}" for name in WORLD)
+            raise ShardingError(
+                f"{parts}: the state of a DataLoader holds only with the ranks it was saved with. To go on with "
+                "others, save and load the state of the ShardLoader"
+            )
+        place = decode_state(state, settings)
+        self._epochs.course = place.course
+        self._epoch[0] = place.epoch - iteration
+        return place.step
 
     def _begin(self, worker: int, tag: int) -> int:
         """Return which iteration since `set_epoch` this is, from 0; the same in all of its workers.
@@ -76,6 +109,32 @@ class PlanDataset(IterableDataset[Batch]):
         # One store of eight bytes: siblings see both numbers or neither.
         self._begun[worker] = count << _TAG_BITS | tag
         return count - 1
+
+
+class _Steps(Iterator[Batch]):
+    """The batches of one worker in one iteration, with a state as torchdata wants it."""
+
+    def __init__(self, dataset: PlanDataset, iteration: int, step: int, stride: int) -> None:
+        self._dataset = dataset
+        self._iteration = iteration
+        self._step = step
+        self._stride = stride
+
+    def __next__(self) -> Batch:
+        plan = self._dataset.plan(self._iteration)
+        if self._step >= plan.steps:
+            raise StopIteration
+        batch = self._dataset.decode(plan, self._step)
+        self._step += self._stride
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which batch of this worker is next."""
+        return self._dataset.encode_place(self._iteration, self._step)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on at the batch that was next."""
+        self._step = self._dataset.restore_place(state, self._iteration)
 
 
 def _fresh(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
