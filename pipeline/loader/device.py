@@ -60,6 +60,7 @@ def _through_stream(batches: Iterator[Batch], device: torch.device, *, pin: bool
 def _arrived(batch: Batch, copied: torch.cuda.Event, device: torch.device) -> Batch:
     current = torch.cuda.current_stream(device)
     current.wait_event(copied)
-    for tensor in (batch.audio, batch.audio_lengths):
-        tensor.record_stream(current)
+    for tensor in (batch.audio, batch.audio_lengths, batch.tokens, batch.token_lengths):
+        if tensor is not None:
+            tensor.record_stream(current)
     return batch

@@ -25,12 +25,15 @@ from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from ..errors import ConfigError, UttershardError
 from ..reading.batch import Batch
-from ..reading.decoder import BatchDecoder
+from ..reading.process import Decoder
 from ..reading.spans import BatchSpec
+from .metrics import timed
 from .settings import Workers
 from .shared import share
 
 _SHARED_MEMORY = Path("/dev/shm")
+_FIELDS = ("keys", "text", "meta", "epoch", "step", "filler", "skipped", "decode_seconds")
+_NUMBERS = ("audio_lengths", "tokens", "token_lengths")
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class _Parcel:
     """A decoded batch without its samples: they are in a slot of the slab, or in `samples` if they do not fit there."""
 
     fields: dict[str, Any]
-    lengths: NDArray[np.int64]
+    numbers: dict[str, NDArray[np.int64]]
     dtype: torch.dtype
     shape: tuple[int, ...]
     worker: int
@@ -65,7 +68,7 @@ class WorkerPool:
         ConfigError: There is not enough shared memory for the slab.
     """
 
-    def __init__(self, decoder: BatchDecoder, settings: Workers, slot_bytes: int) -> None:
+    def __init__(self, decoder: Decoder, settings: Workers, slot_bytes: int) -> None:
         self._settings = settings
         self._storage = decoder.storage
         self._workers: list[BaseProcess] = []
@@ -121,7 +124,8 @@ class WorkerPool:
         if packed is None:
             nbytes = int(np.prod(parcel.shape)) * parcel.dtype.itemsize
             packed = self._slab[parcel.worker, parcel.slot, :nbytes].view(parcel.dtype).view(parcel.shape)
-        return Batch(**parcel.fields, audio_lengths=torch.from_numpy(parcel.lengths), packed=packed)
+        tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in parcel.numbers.items()}
+        return Batch(**parcel.fields, **tensors, packed=packed)
 
 
 class _Feed(Sampler[BatchSpec]):
@@ -137,7 +141,7 @@ class _Feed(Sampler[BatchSpec]):
 class _SlabDataset(Dataset["_Parcel | _Failure"]):
     """Runs in a worker: decodes the batch of a spec into the next slot of the worker's slab."""
 
-    def __init__(self, decoder: BatchDecoder, slab: torch.Tensor) -> None:
+    def __init__(self, decoder: Decoder, slab: torch.Tensor) -> None:
         self._decoder = decoder
         self._slab = slab
         self._tasks = 0
@@ -156,7 +160,7 @@ class _SlabDataset(Dataset["_Parcel | _Failure"]):
             return room[:nbytes].view(dtype).view(shape)
 
         try:
-            batch = self._decoder.packed(spec, allocate)
+            batch = timed(self._decoder.packed, spec, allocate)
         except Exception as error:  # noqa: BLE001 - whatever it is, the trainer gets it
             return _Failure(_able_to_travel(error))
         return _parcel(batch, info.id, slot, room)
@@ -184,8 +188,9 @@ def _parcel(batch: Batch, worker: int, slot: int, room: torch.Tensor) -> _Parcel
         raise UttershardError("a worker's batch must be packed")
     inside = packed.untyped_storage().data_ptr() == room.untyped_storage().data_ptr()
     return _Parcel(
-        fields={name: getattr(batch, name) for name in ("keys", "text", "meta", "epoch", "step", "filler")},
-        lengths=batch.audio_lengths.numpy(),
+        fields={name: getattr(batch, name) for name in _FIELDS},
+        # As arrays: torch would give each small tensor a shared-memory segment of its own.
+        numbers={name: tensor.numpy() for name in _NUMBERS if (tensor := getattr(batch, name)) is not None},
         dtype=packed.dtype,
         shape=tuple(packed.shape),
         worker=worker,

@@ -1,7 +1,10 @@
 """How batches are made and handed over; none of it changes what is in them."""
 
+import multiprocessing
 import os
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
 
 import torch
 
@@ -66,6 +69,26 @@ class Workers:
     def pin(self, device: torch.device) -> bool:
         """Whether batches for this device are staged in (or, for a CPU, handed over in) pinned memory."""
         return device.type == "cuda" if self.pin_memory is None else self.pin_memory
+
+
+def check_picklable(workers: Workers, **functions: Any) -> None:
+    """Refuse functions that can't be sent to the worker processes, which Python would do in a long traceback.
+
+    Raises:
+        ConfigError: One can't be pickled, and the processes are not forked; the message names it.
+    """
+    method = workers.multiprocessing_context or multiprocessing.get_start_method()
+    if not workers.num_workers or method == "fork":
+        return
+    for name, function in functions.items():
+        try:
+            ForkingPickler.dumps(function)
+        except Exception as error:
+            raise ConfigError(
+                f"{name}={function!r} can't be sent to worker processes that are started by {method} ({error}): define "
+                "it at the top of a module (no lambda, no function within a function), decode in threads "
+                "(num_workers=0), or use multiprocessing_context='fork'"
+            ) from error
 
 
 def _whole(name: str, value: object, least: int) -> None:

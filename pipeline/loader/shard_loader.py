@@ -1,6 +1,7 @@
 """ShardLoader: the iterable that a trainer uses."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from ..planning.speed import Speed
 from ..reading.batch import Batch
 from ..reading.buffers import BufferPool
 from ..reading.decoder import BatchDecoder
+from ..reading.process import Decoder, ProcessingDecoder
+from ..reading.processing import MapUtterance, OnError, Processing
 from ..reading.spans import BatchSpec
 from ..reading.utterance import AudioForm
 from ..remote.retry import Limits
@@ -24,10 +27,11 @@ from ..storage.open import open_storage
 from ..storage.settings import DEFAULT_PREFETCH_BYTES, StorageSettings
 from .device import hand_over, pinned
 from .epochs import Epochs, PlanSettings
-from .metrics import Metrics
+from .metrics import Metrics, OnEpochEnd, timed
 from .position import Position
 from .processes import WorkerPool
-from .settings import Workers
+from .settings import Workers, check_picklable
+from .skips import never_empty
 from .state import Place, decode_state, encode_state
 from .stream import PlanDataset
 from .threads import decode_in_threads
@@ -66,6 +70,17 @@ class ShardLoader:
             Batches are cut by the changed lengths; filters look at the recorded ones.
         sample_rate: Hz to resample to; None requires that all audio has the same.
         channels: 1 to mix down, more to copy mono; None requires that all audio has the same.
+        map_utterance: Called with each Utterance where it is decoded, and returns it, changed or not. It may change
+            how long an utterance is: the batch is padded to its longest then, and may exceed the budget, which `speed`
+            never does.
+        tokenizer: Makes `batch.tokens` of the transcripts: a function, the path of a SentencePiece model, or a Hugging
+            Face tokenizer; see `parse_tokenizer`.
+        token_pad: Stands after the last token of an utterance, 0 by default.
+        on_error: "raise" stops at the first bad utterance; "skip" leaves it out of its batch, counts and lists it. The
+            number of steps stays: a batch of which nothing is left repeats another one as `filler`. A missing or cut
+            tar, a storage that fails, and errors of map_utterance that are no DataError always raise.
+        max_skipped: Most utterances left out since the loader was made, 100 by default; one more is an error.
+        on_epoch_end: Called with the metrics of each epoch that was iterated to its end, e.g. to log them.
         device: Where batches are handed over.
         storage_options: Keyword arguments of the dataset's fsspec file system.
         cache, cache_bytes, prefetch_bytes: Where whole tars of a remote dataset are kept, how much of them, and how
@@ -109,6 +124,12 @@ class ShardLoader:
         speed: Sequence[float] | None = None,
         sample_rate: int | None = None,
         channels: int | None = None,
+        map_utterance: MapUtterance | None = None,
+        tokenizer: Any = None,
+        token_pad: int | None = None,
+        on_error: OnError = "raise",
+        max_skipped: int | None = None,
+        on_epoch_end: OnEpochEnd | None = None,
         device: str | torch.device = "cpu",
         storage_options: StorageOptions | None = None,
         num_workers: int = 0,
@@ -144,6 +165,8 @@ class ShardLoader:
         self._workers = Workers(
             num_workers, threads, prefetch_factor, persistent_workers, multiprocessing_context, timeout, pin_memory
         )
+        self._processing = Processing(map_utterance, tokenizer, token_pad, on_error, max_skipped, self._settings.seed)
+        check_picklable(self._workers, map_utterance=map_utterance, tokenizer=tokenizer)
         self._device = torch.device(device)
         limits = Limits(read_timeout, read_deadline)
         storage = StorageSettings(None if cache is None else Path(cache), cache_bytes, prefetch_bytes, limits)
@@ -155,12 +178,15 @@ class ShardLoader:
         tars = [self._shards.tar_address(index) for index in range(len(self._shards.manifest.shards))]
         self._storage = open_storage(self._shards, storage)
         self._storage.check_sizes()
-        self._decoder = BatchDecoder(self._storage, tars, self._form)
+        self._decoder: Decoder = BatchDecoder(self._storage, tars, self._form)
+        if not self._processing.does_nothing:
+            self._decoder = ProcessingDecoder(self._decoder, self._processing, self._form)
         self._pool = BufferPool()
         self._processes: WorkerPool | None = None
         self._running: Generator[Batch] | None = None
         self._plan_dataset: PlanDataset | None = None
-        self._metrics = Metrics(frame_shift, batch_bins)
+        skip_limit = self._processing.skip_limit if self._processing.skips else None
+        self._metrics = Metrics(frame_shift, batch_bins, skip_limit=skip_limit, on_epoch_end=on_epoch_end)
         self._position = Position()
 
     def __len__(self) -> int:
@@ -205,7 +231,7 @@ class ShardLoader:
         start = self._position.begin()
         plan = self.plan
         specs = self._announce(self._epochs.specs(plan, range(start, plan.steps)))
-        batches = self._metrics.watch(self._decode(plan, specs), self._epochs.sizes(plan))
+        batches = self._metrics.watch(self._decode(plan, specs), self._epochs.sizes(plan), plan.epoch)
         return self._position.follow(batches, plan.steps)
 
     def state_dict(self) -> dict[str, Any]:
@@ -240,7 +266,11 @@ class ShardLoader:
         self._plan_dataset = None
 
     def metrics(self) -> dict[str, Any]:
-        """Return counts since the loader was made: steps, utterances, hours, padding, fill, wait_seconds, …"""
+        """Return counts since the loader was made, and under "epoch" of the epoch begun last.
+
+        steps, utterances, hours, padding, fill, skipped, wait_seconds (the trainer waited), decode_seconds (over all
+        threads or processes), first_batch_seconds, elapsed_seconds; skipped_utterances lists what was left out last.
+        """
         return self._metrics.summary()
 
     def _end_running(self) -> None:
@@ -276,14 +306,22 @@ class ShardLoader:
                 timeout=self._workers.timeout,
             )
         self._running = batches
-        return hand_over(batches, self._device, pinned if pin else self._pool.empty, pin=pin)
+        filled: Iterator[Batch] = batches
+        if self._processing.skips:
+            decode_step = partial(self._decode_step, plan, self._decode_here(pin))
+            filled = (never_empty(batch, plan.steps, decode_step) for batch in batches)
+        return hand_over(filled, self._device, pinned if pin else self._pool.empty, pin=pin)
 
     def _decode_here(self, pin: bool) -> Callable[[BatchSpec], Batch]:
         allocate = pinned if pin else self._pool.empty
         if self._device.type == "cpu":
-            return lambda spec: self._decoder.padded(spec, allocate)
-        return lambda spec: self._decoder.packed(spec, allocate)
+            return lambda spec: timed(self._decoder.padded, spec, allocate)
+        return lambda spec: timed(self._decoder.packed, spec, allocate)
+
+    def _decode_step(self, plan: EpochPlan, decode: Callable[[BatchSpec], Batch], step: int) -> Batch:
+        return decode(next(self._epochs.specs(plan, range(step, step + 1))))
 
     def _slot_bytes(self, plan: EpochPlan) -> int:
-        all_int16 = self._form == AudioForm() and _INT16_CODECS.issuperset(self._epochs.index.codec_names)
+        as_stored = self._form == AudioForm() and self._processing.map_utterance is None
+        all_int16 = as_stored and _INT16_CODECS.issuperset(self._epochs.index.codec_names)
         return self._epochs.largest_batch_samples(plan) * (2 if all_int16 else 4)
