@@ -39,14 +39,27 @@ def test_guess(folder: Path, address: str, name: str) -> None:
 
 @pytest.mark.parametrize("address", ["empty", "other", "none"])
 def test_what_cannot_be_guessed(folder: Path, address: str) -> None:
-    with pytest.raises(ConfigError, match="--from, one of: kaldi, jsonl, csv, folder"):
+    with pytest.raises(ConfigError, match="--from, one of: espnet, kaldi, .*csv, folder"):
         open_source(str(folder / address))
 
 
 def test_names_and_options(folder: Path) -> None:
-    assert source_names() == ("kaldi", "jsonl", "csv", "folder")
-    with pytest.raises(ConfigError, match=r"unknown kind of source 'nemo'; known are: kaldi"):
-        open_source("x", "nemo")
+    assert source_names() == (
+        "espnet",
+        "kaldi",
+        "commonvoice",
+        "librispeech",
+        "lhotse",
+        "hf",
+        "nemo",
+        "webdataset",
+        "wenet",
+        "jsonl",
+        "csv",
+        "folder",
+    )
+    with pytest.raises(ConfigError, match=r"unknown kind of source 'litdata'; known are: espnet, kaldi"):
+        open_source("x", "litdata")
     with pytest.raises(ConfigError, match=r"'jsonl' has no option 'wav'; it has: audio, duration, id, offset, text"):
         open_source("x", "jsonl", {"wav": "y"})
     with pytest.raises(ConfigError, match=r"'kaldi' has no option 'allow_pipes'"):

@@ -17,11 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-import fsspec
-from uttershard.pipeline.dataset.files import local_path
 from uttershard.pipeline.dataset.tar import TarError
 from uttershard.pipeline.errors import DataError, StorageError
 
+from .audio_files import open_address
 from .byte_files import ArchiveError, SeekableGzip, buffered, zip_problem
 from .listing import Refusal, printable
 from .locators import gzip_range_uri, range_uri, zip_uri
@@ -107,9 +106,8 @@ def open_file(address: str) -> Iterator[BinaryIO]:
         DataError: It does not exist.
         StorageError: It can't be read.
     """
-    path = local_path(address)
     try:
-        with open(path, "rb") if path is not None else fsspec.open(address, "rb") as file:  # noqa: PTH123
+        with open_address(address) as file:
             yield file
     except FileNotFoundError as error:
         raise DataError(f"{address}: does not exist") from error

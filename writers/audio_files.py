@@ -20,6 +20,7 @@ from .locators import Place, parse_place
 
 _STDERR_SHOWN = 300
 _ARK_HEAD_BYTES = 16
+_AHEAD_BYTES = 1 << 16
 
 
 @contextlib.contextmanager
@@ -46,7 +47,7 @@ def open_audio(uri: str) -> Iterator[BinaryIO]:
                 RangeFile(cast(BinaryIO, _gzip_stream(place.address, file_stamp(place.address))), offset, nbytes)
             )
         else:
-            with _open(place.address) as file:
+            with open_address(place.address) as file:
                 yield _open_place(file, place)
     except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
         raise AudioError(f"the audio file {uri} can't be read ({error.strerror or error})") from error
@@ -57,9 +58,16 @@ def with_address(reason: str, uri: str) -> str:
     return reason if uri in reason or uri.startswith(PIPE) else f"{reason} ({uri})"
 
 
-def _open(address: str) -> contextlib.AbstractContextManager[BinaryIO]:
+def open_address(address: str) -> contextlib.AbstractContextManager[BinaryIO]:
+    """Open a local file, or a remote one that reads little more than it is asked for.
+
+    The default of s3fs is to read 50 MB ahead, which turns the headers of a tar into all of it.
+    """
     path = local_path(address)
-    opened = open(path, "rb") if path is not None else fsspec.open(address, "rb")  # noqa: PTH123, SIM115
+    if path is not None:
+        return open(path, "rb")  # noqa: PTH123
+    filesystem, inner = fsspec.core.url_to_fs(address)
+    opened = filesystem.open(inner, "rb", block_size=_AHEAD_BYTES, cache_type="readahead")
     return cast("contextlib.AbstractContextManager[BinaryIO]", opened)
 
 
@@ -108,13 +116,13 @@ def file_stamp(address: str) -> tuple[int, int]:
 @lru_cache(maxsize=4)
 def _gzip_stream(address: str, stamp: tuple[int, int]) -> SeekableGzip:
     """Keep a packed archive open: its snapshots make the next member cheap."""
-    return SeekableGzip(_open(address).__enter__())
+    return SeekableGzip(open_address(address).__enter__())
 
 
 @lru_cache(maxsize=2)
 def _row_group(address: str, stamp: tuple[int, int], group: int, column: str) -> pa.ChunkedArray:
     """Keep the row groups read last: neighbours in a Parquet file are read together anyway."""
-    with _open(address) as file, pq.ParquetFile(file) as parquet:
+    with open_address(address) as file, pq.ParquetFile(file) as parquet:
         table = parquet.read_row_group(group, columns=[column], use_threads=False)
     values = table.column(0)
     for name in column.split(".")[1:]:

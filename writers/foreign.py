@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from uttershard.pipeline.dataset.tar import Member
-from uttershard.pipeline.errors import ConfigError
+from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.pipeline.reading.members import audio_members
 
 from .archives import name_problem
 
 NAMINGS = ("webdataset", "wenet", "nemo")
 
+_MOST_TEXT_BYTES = 16 << 20
 _FILE_KINDS = "07"
 _FOLDER_KIND = "5"
 
@@ -82,7 +83,13 @@ def group_members(members: Iterable[Member], naming: str) -> Iterator[Group]:
 
 
 def read_small(file: BinaryIO, member: Member) -> bytes:
-    """Read a member that is text."""
+    """Read a member that is text.
+
+    Raises:
+        DataError: It is too large to be one.
+    """
+    if member.size > _MOST_TEXT_BYTES:
+        raise DataError(f"the member {member.name!r} has {member.size} bytes; text has {_MOST_TEXT_BYTES} at most")
     file.seek(member.start)
     return file.read(member.size)
 

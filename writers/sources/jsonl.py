@@ -47,7 +47,7 @@ class JsonlSource:
         builder = ListingBuilder(refused_members(path))
         for line in read_lines(path):
             try:
-                add_record(names, builder, path.parent, _parse(line), line.source)
+                add_record(names, builder, path.parent, parse_record(line), line.source)
             except BadRecordError as error:
                 builder.refuse(error.key, line.source, str(error))
             except ValueError as error:  # not UTF-8, or a number of thousands of digits
@@ -55,7 +55,13 @@ class JsonlSource:
         return builder.finish(root_of(path.parent), str(path))
 
 
-def _parse(line: Line) -> dict[str, Any]:
+def parse_record(line: Line) -> dict[str, Any]:
+    """Read one line of JSON.
+
+    Raises:
+        BadRecordError: It is not a JSON object.
+        NotUtf8Error: It is not UTF-8.
+    """
     text = decode(line.data)
     try:
         record = json.loads(text, parse_constant=_refuse_constant)

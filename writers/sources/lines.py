@@ -3,6 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from uttershard.pipeline.errors import DataError
+
+from ..byte_files import ArchiveError, SeekableGzip, buffered
 from ..corpus_path import CorpusPath, open_path
 
 _BOM = b"\xef\xbb\xbf"
@@ -24,7 +27,7 @@ def read_lines(path: CorpusPath, *, blank: bool = False) -> Iterator[Line]:
     """Yield the lines of a file.
 
     Args:
-        path: The file.
+        path: The file; one called `.gz` is unpacked.
         blank: Whether blank lines are wanted, too (inside a quoted CSV field they are text).
 
     Raises:
@@ -32,11 +35,15 @@ def read_lines(path: CorpusPath, *, blank: bool = False) -> Iterator[Line]:
         StorageError: It can't be read.
     """
     with open_path(path) as file:
-        for number, data in enumerate(file, 1):
-            line = data.removeprefix(_BOM) if number == 1 else data
-            line = line.rstrip(b"\r\n")
-            if blank or line.strip():
-                yield Line(f"{path.name}:{number}", line)
+        lines = buffered(SeekableGzip(file)) if path.name.endswith(".gz") else file
+        try:
+            for number, data in enumerate(lines, 1):
+                line = data.removeprefix(_BOM) if number == 1 else data
+                line = line.rstrip(b"\r\n")
+                if blank or line.strip():
+                    yield Line(f"{path.name}:{number}", line)
+        except ArchiveError as error:
+            raise DataError(f"{path}: {error}") from error
 
 
 def decode(data: bytes) -> str:

@@ -68,7 +68,7 @@ def add_record(
     text = record.get(names.text)
     if text is not None and not isinstance(text, str):
         raise BadRecordError(f"{names.text!r} must be a string, found {text!r}", key)
-    duration, offset = _seconds(record, names.duration, key), _seconds(record, names.offset, key)
+    duration, offset = read_seconds(record, names.duration, key), read_seconds(record, names.offset, key)
     if duration is not None and duration <= 0:
         raise BadRecordError(f"{names.duration!r} must be more than 0 s, found {duration}", key)
     try:
@@ -105,7 +105,12 @@ def _stem(audio: str) -> str:
     return PurePosixPath(audio).stem
 
 
-def _seconds(record: Mapping[str, Any], name: str, key: str | None) -> float | None:
+def read_seconds(record: Mapping[str, Any], name: str, key: str | None) -> float | None:
+    """Return a field that is seconds, None if it is missing.
+
+    Raises:
+        BadRecordError: It is no number, or not 0 or more.
+    """
     value = record.get(name)
     if value is None:
         return None

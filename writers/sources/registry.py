@@ -7,15 +7,35 @@ from typing import Any
 from uttershard.pipeline.errors import ConfigError
 
 from .base import Source
+from .commonvoice import CommonvoiceSource
 from .csv import CsvSource
 from .folder import FolderSource
+from .hf import HfSource
 from .jsonl import JsonlSource
 from .kaldi import EspnetSource, KaldiSource
+from .lhotse import LhotseSource
+from .librispeech import LibrispeechSource
+from .nemo import NemoSource
+from .webdataset import WebdatasetSource
+from .wenet import WenetSource
 
 _SOURCES: dict[str, type[Source]] = {
     # Asked in this order when guessing: a Kaldi directory is a folder, too.
     source.name: source
-    for source in (EspnetSource, KaldiSource, JsonlSource, CsvSource, FolderSource)
+    for source in (
+        EspnetSource,
+        KaldiSource,
+        CommonvoiceSource,
+        LibrispeechSource,
+        LhotseSource,
+        HfSource,
+        NemoSource,
+        WebdatasetSource,
+        WenetSource,
+        JsonlSource,
+        CsvSource,
+        FolderSource,
+    )
 }
 
 _SETTINGS = frozenset({"allow_pipes"})
