@@ -30,7 +30,7 @@ def test_every_step_without_workers(packed: Packed) -> None:
 
 
 def test_some_steps_with_two_workers(packed: Packed) -> None:
-    assert check_resume(lambda: _data(packed, 2), epochs=2, every=7, as_json=False) > 2
+    assert check_resume(lambda: _data(packed, 2), epochs=2, every=5, as_json=False) > 2
 
 
 def _epoch(packed: Packed, epoch: int) -> list[tuple[str, ...]]:
