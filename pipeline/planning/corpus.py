@@ -26,6 +26,7 @@ class Corpus:
         bounds: int64[T + 1], logical shard i holds ordinals `bounds[i]` up to `bounds[i + 1]`, filtered ones too.
         filtered: how many are kept, and how many each rule removed.
         frame_shift: seconds of a frame.
+        tars: int64[tars + 1], where each tar begins, and the end of the last.
         keys: their ids, for messages; None if they were not given.
     """
 
@@ -34,6 +35,7 @@ class Corpus:
     bounds: NDArray[np.int64]
     filtered: dict[str, int]
     frame_shift: Fraction
+    tars: NDArray[np.int64]
     keys: pa.ChunkedArray | None = None
 
     @property
@@ -87,9 +89,10 @@ def build_corpus(
     sample_rate = columns["sample_rate"].to_numpy()
     frames = count_frames(num_samples, sample_rate, frame_shift)
     bounds = logical_bounds(rows, num_samples, sample_rate, total_shards)
+    tars = np.concatenate(([0], np.cumsum(rows))).astype(np.int64)
     kept, filtered = apply_filters(columns, frames, filters or Filters())
     if not filtered["kept"]:
         removed = ", ".join(f"{reason}: {count}" for reason, count in filtered.items() if reason != "kept")
         raise ConfigError(f"no utterance of {columns.num_rows} is kept ({removed}): loosen the filters")
     keys = columns["key"] if "key" in columns.column_names else None
-    return Corpus(frames, kept, bounds, filtered, exact_frame_shift(frame_shift), keys)
+    return Corpus(frames, kept, bounds, filtered, exact_frame_shift(frame_shift), tars, keys)

@@ -35,6 +35,7 @@ class Stream(IntEnum):
     SPEC_AUGMENT = 7
     NOISE = 8
     REVERBERATION = 9
+    WINDOWS = 10
 
 
 def mix(value: int) -> int:

@@ -26,7 +26,8 @@ from .order import order_steps
 from .rotation import Rotation
 from .settings import Batching, Sharding, parse_int, parse_seed
 from .steps import Cut, cut_equally
-from .summary import RankSummary, longest_of_batches, summarise_rank
+from .summary import RankSummary, add_up, longest_of_batches, summarise_rank
+from .windows import check_windows, order_windows, split_windows
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +43,7 @@ class EpochPlan:
         longest: int32[K], frames of the longest utterance of each step.
         ranks: numbers of all ranks.
         filtered: over the whole dataset, how many utterances are kept and how many each rule removed.
+        windows: int64[windows + 1], window i has steps `windows[i]` up to `windows[i + 1]`.
     """
 
     epoch: int
@@ -52,6 +54,7 @@ class EpochPlan:
     longest: NDArray[np.int32]
     ranks: tuple[RankSummary, ...]
     filtered: dict[str, int]
+    windows: NDArray[np.int64]
 
     @property
     def rank(self) -> int:
@@ -79,6 +82,24 @@ class EpochPlan:
 
 
 @dataclass(frozen=True, eq=False)
+class _Window:
+    """One window of all ranks: rows in length order, batches, their longest, and the order of the steps."""
+
+    ranks: tuple[RankSummary, ...]
+    rows: tuple[NDArray[np.int64], ...]
+    cuts: tuple[Cut, ...]
+    longest: tuple[NDArray[np.int32], ...]
+    orders: tuple[NDArray[np.int64], ...]
+
+    def steps_of(self, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.int32]]:
+        """Return rows, utterances of each step, filler and longest of a rank, in the order of its steps."""
+        cut, order = self.cuts[rank], self.orders[rank]
+        sizes = cut.sizes[order]
+        rows = _gather_runs(self.rows[rank], cut.starts[order], sizes, np.concatenate(([0], np.cumsum(sizes))))
+        return rows, sizes, cut.filler[order], self.longest[rank][order]
+
+
+@dataclass(frozen=True, eq=False)
 class EpochLayout:
     """One epoch of all ranks; holds the ordinals of all of them, so keep an `EpochPlan` rather than this.
 
@@ -95,20 +116,24 @@ class EpochLayout:
     total_shards: int
     ranks: tuple[RankSummary, ...]
     filtered: dict[str, int]
-    _rows: tuple[NDArray[np.int64], ...]
-    _cuts: tuple[Cut, ...]
-    _longest: tuple[NDArray[np.int32], ...]
-    _orders: tuple[NDArray[np.int64], ...]
+    _windows: tuple[_Window, ...]
 
     def plan(self, rank: int) -> EpochPlan:
         """Return the plan of one rank."""
         sharding = Sharding(rank, self.world_size, self.total_shards)
-        cut, order = self._cuts[rank], self._orders[rank]
-        sizes = cut.sizes[order]
-        splits = np.concatenate(([0], np.cumsum(sizes)))
-        rows = _gather_runs(self._rows[rank], cut.starts[order], sizes, splits)
-        longest = self._longest[rank][order]
-        return EpochPlan(self.epoch, sharding, rows, splits, cut.filler[order], longest, self.ranks, self.filtered)
+        rows, sizes, filler, longest = zip(*(window.steps_of(rank) for window in self._windows), strict=True)
+        splits = np.cumsum(np.concatenate(([0], *sizes)))
+        return EpochPlan(
+            self.epoch,
+            sharding,
+            np.concatenate(rows),
+            splits,
+            np.concatenate(filler),
+            np.concatenate(longest),
+            self.ranks,
+            self.filtered,
+            np.cumsum([0, *(of_window.size for of_window in sizes)]),
+        )
 
     def remaining(self, steps: int) -> NDArray[np.int64]:
         """Return the ordinals that all ranks have yet to deliver after so many steps, ascending; fillers apart."""
@@ -227,6 +252,12 @@ class _Dealing:
     epoch: int
     seed: int
     stage: int = 0
+    window: int = 0
+
+    @property
+    def salt(self) -> int:
+        """What tells the hashes of this layout from those of other stages and windows."""
+        return self.stage | self.window << 32
 
 
 def _lay_out(
@@ -239,23 +270,46 @@ def _lay_out(
     dealing: _Dealing,
 ) -> EpochLayout:
     """Return the layout of an epoch, or of its rest, in which each rank delivers these rows."""
-    epoch, seed, stage = dealing.epoch, dealing.seed, dealing.stage
-    lent = _lend(rows, corpus.frames) if stage and batching.equal_steps in ("split", "pad") else []
-    key = stream_key(Stream.UTTERANCES, seed, epoch, *stage_salt(stage))
+    windows = batching.windows or 1
+    if dealing.stage:  # what is left may be little
+        windows = max(1, min(windows, *(of_rank.size for of_rank in rows)))
+    check_windows(rows, windows)
+    parts = zip(*(split_windows(of_rank, corpus.frames, corpus.tars, windows) for of_rank in rows), strict=True)
+    laid_out = [
+        _lay_out_window(corpus, list(of_window), shards, batching, replace(dealing, window=number))
+        for number, of_window in enumerate(parts)
+    ]
+    order = order_windows(windows, seed=dealing.seed, epoch=dealing.epoch, stage=dealing.stage)
+    return EpochLayout(
+        dealing.epoch,
+        len(rows),
+        total_shards,
+        tuple(add_up(of_rank, batching) for of_rank in zip(*(window.ranks for window in laid_out), strict=True)),
+        filtered,
+        tuple(laid_out[number] for number in order.tolist()),
+    )
+
+
+def _lay_out_window(
+    corpus: Corpus,
+    rows: list[NDArray[np.int64]],
+    shards: Sequence[int | None],
+    batching: Batching,
+    dealing: _Dealing,
+) -> _Window:
+    epoch, seed, salt = dealing.epoch, dealing.seed, dealing.salt
+    lent = _lend(rows, corpus.frames) if dealing.stage and batching.equal_steps in ("split", "pad") else []
+    key = stream_key(Stream.UTTERANCES, seed, epoch, *stage_salt(salt))
     edges = bucket_edges(int(corpus.frames.max()), batching.bucket_width)
     orders = [length_order(of_rank, corpus.frames, edges, key) for of_rank in rows]
     lengths = [order.lengths for order in orders]
-    cuts = cut_equally(lengths, shards, batching, seed=seed, epoch=epoch, stage=stage)
+    cuts = cut_equally(lengths, shards, batching, seed=seed, epoch=epoch, stage=salt)
     for rank in lent:
         cuts[rank] = replace(cuts[rank], filler=np.ones_like(cuts[rank].filler))
     longest = [longest_of_batches(of_rank, cut) for of_rank, cut in zip(lengths, cuts, strict=True)]
     numbers = zip(range(len(rows)), shards, lengths, cuts, longest, strict=True)
-    return EpochLayout(
-        epoch,
-        len(rows),
-        total_shards,
+    return _Window(
         tuple(summarise_rank(*of_rank, batching) for of_rank in numbers),
-        filtered,
         tuple(order.rows for order in orders),
         tuple(cuts),
         tuple(longest),
@@ -318,7 +372,7 @@ def _order_steps(
             costs = list(own)
         else:
             costs = [np.maximum.reduce(own)] * len(cuts)
-    which = {"seed": dealing.seed, "epoch": dealing.epoch, "stage": dealing.stage}
+    which = {"seed": dealing.seed, "epoch": dealing.epoch, "stage": dealing.salt}
     if batching.equal_steps == "off":
         pairs = zip(cuts, costs, strict=True)
         return [order_steps(cut.taken.size, **which, costs=cost) for cut, cost in pairs]

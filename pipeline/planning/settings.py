@@ -166,6 +166,8 @@ class Batching:
         equal_steps: how all ranks come to the same number of steps: "split" (poorer ranks cut finer; nothing lost
             or repeated), "drop" (richer ranks leave batches out), "pad" (poorer ranks repeat batches), or "off".
         bucket_width: relative width of a length bucket; 0.015 keeps padding under 1 % with room to shuffle.
+        windows: parts of an epoch that batches do not mix, each reading a few tars only; for data larger than the
+            cache. None for one.
 
     Raises:
         ConfigError: a value is out of range, or two settings conflict.
@@ -179,6 +181,7 @@ class Batching:
     oversize: Oversize = "error"
     equal_steps: EqualSteps = "split"
     bucket_width: float = 0.015
+    windows: int | None = None
 
     def __post_init__(self) -> None:
         if (self.batch_bins is None) == (self.batch_size is None):
@@ -186,7 +189,7 @@ class Batching:
                 f"batch_bins={self.batch_bins} and batch_size={self.batch_size}: give exactly one of them, batch_bins "
                 "for a budget in frames (padding included) or batch_size for a fixed number of utterances"
             )
-        for name in ("batch_bins", "batch_size", "max_batch_size", "quadratic"):
+        for name in ("batch_bins", "batch_size", "max_batch_size", "quadratic", "windows"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, parse_int(name, value, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,4 +90,28 @@ def summarise_rank(
         steps=steps,
         filler_steps=int(np.count_nonzero(cut.filler)),
         dropped_utterances=cut.dropped_utterances,
+    )
+
+
+def add_up(parts: Sequence[RankSummary], batching: Batching) -> RankSummary:
+    """Return the numbers of a rank's epoch from those of its windows."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    frames, padded = sum(part.frames for part in parts), sum(part.padded_frames for part in parts)
+    steps = sum(part.steps for part in parts)
+    fill = None
+    if batching.batch_bins is not None:
+        fill = sum((part.fill or 0.0) * part.steps for part in parts) / steps if steps else 0.0
+    return RankSummary(
+        rank=first.rank,
+        logical_shard=first.logical_shard,
+        utterances=sum(part.utterances for part in parts),
+        frames=frames,
+        padded_frames=padded,
+        padding=1 - frames / padded if padded else 0.0,
+        fill=fill,
+        steps=steps,
+        filler_steps=sum(part.filler_steps for part in parts),
+        dropped_utterances=sum(part.dropped_utterances for part in parts),
     )
