@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .planning.plan import plan_epoch as plan_epoch
     from .planning.rotation import shard_index as shard_index
     from .reading.batch import Batch as Batch
+    from .reading.processing import Utterance as Utterance
 
 _HOMES = {
     "Batch": ".reading.batch",
@@ -30,6 +31,7 @@ _HOMES = {
     "ShardLoader": ".loader.shard_loader",
     "ShardSet": ".dataset.shardset",
     "SpecAugment": ".features.spec_augment",
+    "Utterance": ".reading.processing",
     "UtteranceCmvn": ".features.cmvn",
     "plan_epoch": ".planning.plan",
     "shard_index": ".planning.rotation",
@@ -45,6 +47,7 @@ __all__ = [
     "ShardLoader",
     "ShardSet",
     "SpecAugment",
+    "Utterance",
     "UtteranceCmvn",
     "plan_epoch",
     "shard_index",

@@ -72,7 +72,7 @@ class Metrics:
     Args:
         frame_shift: Seconds of a frame.
         batch_bins: Budget of a batch, if there is one.
-        skip_limit: Most utterances that may be left out; None where none is.
+        skip_limit: Most utterances that may be left out.
         on_epoch_end: Called with the metrics of each epoch that was iterated to its end.
     """
 
@@ -81,7 +81,7 @@ class Metrics:
         frame_shift: float,
         batch_bins: int | None,
         *,
-        skip_limit: int | None = None,
+        skip_limit: int = 0,
         on_epoch_end: OnEpochEnd | None = None,
     ) -> None:
         self._frame_shift = frame_shift

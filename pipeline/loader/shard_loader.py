@@ -185,8 +185,9 @@ class ShardLoader:
         self._processes: WorkerPool | None = None
         self._running: Generator[Batch] | None = None
         self._plan_dataset: PlanDataset | None = None
-        skip_limit = self._processing.skip_limit if self._processing.skips else None
-        self._metrics = Metrics(frame_shift, batch_bins, skip_limit=skip_limit, on_epoch_end=on_epoch_end)
+        self._metrics = Metrics(
+            frame_shift, batch_bins, skip_limit=self._processing.skip_limit, on_epoch_end=on_epoch_end
+        )
         self._position = Position()
 
     def __len__(self) -> int:
@@ -215,7 +216,13 @@ class ShardLoader:
         It starts where the loader stands; after `load_state_dict` take it anew.
         """
         if self._plan_dataset is None:
-            self._plan_dataset = PlanDataset(self._epochs, self._decoder, self._position.epoch, self._position.step)
+            self._plan_dataset = PlanDataset(
+                self._epochs,
+                self._decoder,
+                self._position.epoch,
+                self._position.step,
+                skip_limit=self._processing.skip_limit,
+            )
         return self._plan_dataset
 
     def set_epoch(self, epoch: int) -> None:

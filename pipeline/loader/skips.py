@@ -17,10 +17,10 @@ class SkipLog:
     """Counts the utterances that were left out, and stops when there are too many.
 
     Args:
-        limit: Most that may be; None where none is left out.
+        limit: Most that may be.
     """
 
-    limit: int | None = None
+    limit: int
     count: int = 0
     last: "deque[SkippedUtterance]" = field(default_factory=lambda: deque(maxlen=_LISTED))
 
@@ -34,7 +34,7 @@ class SkipLog:
             return
         self.count += len(batch.skipped)
         self.last.extend(batch.skipped)
-        if self.limit is not None and self.count > self.limit:
+        if self.count > self.limit:
             worst = "; ".join(f"{one.key!r} in {one.shard} ({one.reason})" for one in list(self.last)[-3:])
             raise DataError(
                 f"{self.count} utterances could not be read, max_skipped allows {self.limit}. The last ones: {worst}. "

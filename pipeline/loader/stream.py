@@ -6,6 +6,7 @@ handover.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +15,11 @@ from torch.utils.data import IterableDataset, get_worker_info
 from ..errors import ConfigError, ShardingError
 from ..planning.plan import EpochPlan
 from ..reading.batch import Batch
-from ..reading.decoder import BatchDecoder
+from ..reading.process import Decoder
 from .epochs import Epochs
+from .metrics import timed
 from .shared import share
+from .skips import SkipLog, never_empty
 from .state import WORLD, Place, decode_state, encode_state
 
 MAX_WORKERS = 1024
@@ -34,10 +37,12 @@ class PlanDataset(IterableDataset[Batch]):
     Audio is decoded in the workers and becomes float32 when `batch.audio` is first used, or on the device after
     `batch.to(device)`. Without `set_epoch` each iteration of the DataLoader is the next epoch. Its iterators have a
     state, so that torchdata's StatefulDataLoader resumes at the next batch without reading the ones before.
+    `batch.skipped` says what `on_error="skip"` left out; here each worker counts its own against `max_skipped`.
     """
 
-    def __init__(self, epochs: Epochs, decoder: BatchDecoder, epoch: int, step: int = 0) -> None:
+    def __init__(self, epochs: Epochs, decoder: Decoder, epoch: int, step: int = 0, *, skip_limit: int = 0) -> None:
         self._epochs = epochs.shared()
+        self._skips = SkipLog(skip_limit)
         self._decoder = decoder
         # Shared with the workers, persistent or not: the epoch set last, and which iteration since each worker began.
         self._epoch = share(torch.tensor([epoch]))
@@ -69,9 +74,14 @@ class PlanDataset(IterableDataset[Batch]):
 
     def decode(self, plan: EpochPlan, step: int) -> Batch:
         """Return one batch."""
+        batch = self._decode_step(plan, step)
+        self._skips.add(batch)
+        return batch if len(batch) else never_empty(batch, plan.steps, partial(self._decode_step, plan))
+
+    def _decode_step(self, plan: EpochPlan, step: int) -> Batch:
         spec = next(self._epochs.specs(plan, range(step, step + 1)))
         self._decoder.storage.will_need(spec.spans)
-        return self._decoder.packed(spec, _fresh)
+        return timed(self._decoder.packed, spec, _fresh)
 
     def encode_place(self, iteration: int, step: int) -> dict[str, Any]:
         """Return the state before a step of an iteration."""

@@ -90,6 +90,8 @@ class Processing:
     @property
     def skip_limit(self) -> int:
         """Most utterances that may be left out."""
+        if not self.skips:
+            return 0
         return DEFAULT_MAX_SKIPPED if self.max_skipped is None else self.max_skipped
 
     @property

@@ -77,9 +77,7 @@ def _load_sentencepiece(path: Path) -> Any:
     try:
         from sentencepiece import SentencePieceProcessor
     except ImportError as error:
-        raise ConfigError(
-            f"tokenizer={str(path)!r} needs SentencePiece: pip install 'uttershard[sentencepiece]'"
-        ) from error
+        raise ConfigError(f"tokenizer={str(path)!r} needs SentencePiece: pip install 'uttershard[tokens]'") from error
     try:
         return SentencePieceProcessor(model_file=str(path))
     except (RuntimeError, OSError) as error:
