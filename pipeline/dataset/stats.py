@@ -91,7 +91,10 @@ class DatasetStats:
 
     def _file(self, name: str) -> bytes:
         where = f"{self.path.removesuffix('.json')}/{name}"
-        data, expected = read_bytes(where, self.storage_options), self.body["files"][name]
+        expected = self.body["files"].get(name)
+        if expected is None:
+            raise DataError(f"{self.path}: damaged, {name} is missing in it; run `uttershard stats` again")
+        data = read_bytes(where, self.storage_options)
         if digest_bytes(data) != expected:
             raise DataError(
                 f"{where}: not the file that {self.path} lists ({digest_bytes(data)}, expected {expected}): it is "

@@ -88,7 +88,8 @@ def _local(settings: ClusterSettings) -> Any:
         "n_workers": settings.n_workers or len(os.sched_getaffinity(0)),
         "threads_per_worker": 1,
         "processes": True,
-        "host": "127.0.0.1",
+        # Threads of this process talk without a port.
+        "host": "127.0.0.1" if settings.options.get("processes", True) else None,
         "dashboard_address": "127.0.0.1:0",
         "scheduler_kwargs": {"dashboard": settings.dashboard},
         # Lost workers are replaced and their tasks given out again: nothing a person has to read about.

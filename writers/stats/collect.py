@@ -174,10 +174,12 @@ class _Totals:
     values: dict[str, dict[tuple[Any, int], list[int]]]
 
     def add(self, record: ShardRecord) -> None:
-        dimensions = self.counts["dimensions"]
+        dimensions = {self.counts["dimensions"], record.counts["dimensions"]} - {0}
+        if len(dimensions) > 1:
+            raise DataError(f"shards with features of {' and '.join(map(str, sorted(dimensions)))} dimensions")
         self.moments = self.moments.merge(record.moments)
         self.counts.update(record.counts)
-        self.counts["dimensions"] = dimensions or record.counts["dimensions"]
+        self.counts["dimensions"] = dimensions.pop() if dimensions else 0
         for name, bars in record.histograms.items():
             self.histograms.setdefault(name, Counter()).update(bars)
         for name, rows in record.values.items():

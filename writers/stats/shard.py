@@ -156,6 +156,12 @@ class _Measurer:
         features = self._features(resample(audio, rate, target), target)
         if not np.isfinite(features).all():
             raise DataError(f"{tar}: utterance {spec.keys[row]!r}: its features hold NaN or infinity")
+        dimensions = self.counts["dimensions"] or features.shape[1]
+        if features.shape[1] != dimensions:
+            raise DataError(
+                f"{tar}: utterance {spec.keys[row]!r} has features of {features.shape[1]} dimensions, "
+                f"the ones before it have {dimensions}"
+            )
         self.moments = self.moments.merge(Moments.of(features))
         self.counts.update(
             utterances=1,
@@ -165,12 +171,8 @@ class _Measurer:
             frames=frames,
             silent_frames=silent,
             tokens=tokens or 0,
-            dimensions=0 if self.counts["dimensions"] else features.shape[1],
         )
-        if features.shape[1] != self.counts["dimensions"]:
-            raise DataError(
-                f"{tar}: utterance {spec.keys[row]!r}: {features.shape[1]} dimensions, others have more or less"
-            )
+        self.counts["dimensions"] = dimensions
         self._rows.append(
             (spec.keys[row], len(features), silent / max(1, frames), clipped / max(1, samples.size), tokens)
         )
