@@ -102,14 +102,20 @@ def _decode_place(state: Mapping[str, Any]) -> Place:
         raise ConfigError(f"not a loader state of this version (format {FORMAT!r}, version {VERSION}): {state!r:.200}")
     epoch, step = _whole(state.get("epoch"), "epoch"), _whole(state.get("step"), "step")
     rotation = Rotation(*_numbers(state.get("rotation", [0, 0]), 2, "rotation"))
-    stages = tuple(Stage(*_numbers(stage, 3, "stages")) for stage in state.get("stages", ()))
+    stages = tuple(Stage(*_numbers(stage, 3, "stages")) for stage in _listed(state.get("stages", ()), "stages"))
     return Place(epoch, step, Course(rotation, epoch if stages else 0, stages))
 
 
 def _numbers(value: Any, count: int, name: str) -> list[int]:
-    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != count:
+    if len(_listed(value, name)) != count:
         raise ConfigError(f"the loader state is damaged: {name} is {value!r}, expected {count} whole numbers")
     return [_whole(number, name) for number in value]
+
+
+def _listed(value: Any, name: str) -> Sequence[Any]:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ConfigError(f"the loader state is damaged: {name} is {value!r}, expected a list")
+    return value
 
 
 def _whole(value: Any, name: str, least: int = 0) -> int:
