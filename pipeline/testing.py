@@ -25,6 +25,9 @@ from .reading.batch import Batch
 LARGEST_STATE_BYTES = 1024
 """What a state may take as JSON."""
 
+_NOT_CONTENT = ("packed", "padded", "decode_seconds")
+"""Fields of a Batch in which equal ones may differ: where its samples are, and how long they took."""
+
 
 class Resumable(Protocol):
     """What is iterated and has a state: a ShardLoader, a StatefulDataLoader over `loader.dataset`, your own."""
@@ -114,7 +117,7 @@ def check_elastic_resume(
                 loader.load_state_dict(state)
             begun = _begin(loader, epoch)
             # Not one more: to ask for the batch after the last one is to begin the next epoch.
-            batches = list(islice(begun, len(loader) if limit is None else min(limit, len(loader))))
+            batches = list(islice(begun, loader.plan.steps if limit is None else min(limit, loader.plan.steps)))
             lengths.append(len(batches))
             given += _keys(batches)
         states = [_carry(loader.state_dict(), True) for loader in loaders]
@@ -133,7 +136,7 @@ def check_elastic_resume(
 def fingerprint(value: Any) -> Any:
     """Return what makes a batch equal to another, tensors and arrays as a digest of their bytes."""
     if isinstance(value, Batch):
-        names = [field.name for field in fields(value) if field.name not in ("packed", "padded")]
+        names = [field.name for field in fields(value) if field.name not in _NOT_CONTENT]
         return {"audio": fingerprint(value.audio)} | {name: fingerprint(getattr(value, name)) for name in names}
     if isinstance(value, torch.Tensor):
         return fingerprint(value.detach().cpu().contiguous().numpy())
