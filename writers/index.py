@@ -5,9 +5,9 @@ The rows come from the same functions that packing uses, so the sidecars are the
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -25,14 +25,15 @@ from uttershard.pipeline.dataset.tar import Member, TarError, map_tar, split_nam
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.pipeline.reading.codecs import AudioError
 
-from .cluster import Cluster, local_cluster
+from .cluster import Cluster, ClusterSettings, cluster_settings, start_cluster
 from .columns import infer_columns
 from .commit import write_atomically
 from .describe import SidecarRows, describe, read_record
+from .job import JobFolder, lock
 from .progress import Progress, Silent
 from .tar_writer import Span
 
-_RETRIES = 3
+_RETRIES = 5
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class IndexSummary:
 class _TarTask:
     tar: str
     sidecar: str
-    scratch: str
+    folder: str
+    number: int
     columns: Mapping[str, str]
     fingerprint: str | None
     """None: of the tar itself."""
@@ -74,16 +76,22 @@ def index_tars(
     *,
     out: str | None = None,
     columns: Sequence[str] = (),
+    cluster: ClusterSettings | str | None = None,
     workers: int | None = None,
+    retries: int = _RETRIES,
     progress: Progress | None = None,
 ) -> IndexSummary:
     """Write the sidecars and the manifest of shards that uttershard packed.
+
+    A run that was stopped is continued by calling this again: tars that were done are not read again.
 
     Args:
         tars: Tars in the order of the dataset, or one folder: its `dataset.json` says which, else all that are in it.
         out: Folder for sidecars and manifest; None for the folder of the tars.
         columns: Metadata fields that become columns; known already where there is a `dataset.json`.
+        cluster: Where tasks run (see `pack`).
         workers: Dask worker processes; None for one a CPU core.
+        retries: How often a task is given to another worker.
         progress: Told how far it is.
 
     Raises:
@@ -94,19 +102,36 @@ def index_tars(
     known = _read_manifest(paths[0].parent) or _read_sidecars(paths)
     folder = Path(out) if out is not None else paths[0].parent
     _check_request(paths, folder, columns, known)
-    folder.mkdir(parents=True, exist_ok=True)
-    listener = progress or Silent()
-    with local_cluster(workers, _RETRIES) as cluster, TemporaryDirectory(prefix=".uttershard-", dir=folder) as scratch:
-        kinds = known.columns if known is not None else _infer(paths, columns, cluster)
+    listener, where = progress or Silent(), cluster_settings(cluster, workers)
+    with _job(folder) as job, start_cluster(where, retries, listener) as running:
+        kinds = known.columns if known is not None else _infer(paths, columns, running)
         fingerprint = None if known is None else known.fingerprint
-        tasks = [_TarTask(str(path), str(folder / _sidecar_name(path)), scratch, kinds, fingerprint) for path in paths]
-        entries, changed = _run(tasks, cluster, listener, {} if known is None else known.tar_digests)
+        tasks = [
+            _TarTask(
+                str(path.absolute()), str(job.target / _sidecar_name(path)), str(job.target), number, kinds, fingerprint
+            )
+            for number, path in enumerate(paths)
+        ]
+        entries, changed = _run(tasks, running, listener, {} if known is None else known.tar_digests)
         identity = (known and known.identity) or _adopted([entry.tar_digest for entry in entries], fingerprint)
         manifest = Manifest(tuple(entries), kinds, identity)
-        write_atomically(folder / MANIFEST_NAME, Path(scratch), encode_manifest(manifest))
+        write_atomically(folder / MANIFEST_NAME, job.scratch, encode_manifest(manifest))
+        job.remove()
     return IndexSummary(
         str(folder), manifest.digest, len(entries), manifest.utterances, manifest.seconds / 3600, tuple(changed)
     )
+
+
+@contextmanager
+def _job(folder: Path) -> Iterator[JobFolder]:
+    """Hold the folder's job."""
+    job = JobFolder(folder.absolute())
+    if job.read_state() is not None:
+        raise ConfigError(f"{folder}: an unfinished pack is in it; finish that first (run the same command again)")
+    with lock(job):
+        job.create()
+        job.clear_scratch()
+        yield job
 
 
 def _run(
@@ -116,7 +141,7 @@ def _run(
     changed: dict[int, str] = {}
     listener.begin("index", utterances=None, seconds=None)
     try:
-        for number, (entry, is_new) in cluster.run(_index_tar, tasks):
+        for number, (entry, is_new) in cluster.run(_index_tar, tasks, lambda number: tasks[number].tar):
             expected = tar_digests.get(Path(tasks[number].tar).name, entry.tar_digest)
             if expected != entry.tar_digest:
                 raise DataError(
@@ -128,14 +153,22 @@ def _run(
             if is_new:
                 changed[number] = Path(tasks[number].sidecar).name
             listener.advance(utterances=entry.utterances, seconds=entry.seconds, nbytes=entry.tar_bytes)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"stopped: {len(entries)} of {len(tasks)} tars are done. Run the same command again to go on"
+        ) from None
     finally:
         listener.end()
     return [entries[number] for number in sorted(entries)], [changed[number] for number in sorted(changed)]
 
 
 def _index_tar(task: _TarTask) -> tuple[ShardEntry, bool]:
-    """Index one tar; returns its entry and whether the sidecar is another than before."""
-    tar, sidecar = Path(task.tar), Path(task.sidecar)
+    """Index one tar, or find that it has been; returns its entry and whether the sidecar is another than before."""
+    tar, sidecar, job = Path(task.tar), Path(task.sidecar), JobFolder(Path(task.folder))
+    record, key = job.path / "done" / f"{task.number:06d}.json", _key_of(task)
+    done = _read_done(record, key, sidecar)
+    if done is not None:
+        return done
     rows = SidecarRows(task.columns)
     view = map_tar(tar)
     try:
@@ -149,7 +182,7 @@ def _index_tar(task: _TarTask) -> tuple[ShardEntry, bool]:
     data = encode_sidecar(rows.table(), SidecarInfo(nbytes, digest, task.fingerprint or digest))
     is_new = not sidecar.exists() or sidecar.read_bytes() != data
     if is_new:
-        write_atomically(sidecar, Path(task.scratch), data)
+        write_atomically(sidecar, job.scratch, data)
     seconds = rows.seconds()
     beside = tar.parent.resolve() == sidecar.parent.resolve()
     entry = ShardEntry(
@@ -165,7 +198,26 @@ def _index_tar(task: _TarTask) -> tuple[ShardEntry, bool]:
         shortest_seconds=min(seconds, default=0.0),
         longest_seconds=max(seconds, default=0.0),
     )
+    body = {"key": key, "entry": asdict(entry), "is_new": is_new}
+    write_atomically(record, job.scratch, json.dumps(body, ensure_ascii=False).encode("utf-8"))
     return entry, is_new
+
+
+def _key_of(task: _TarTask) -> list[Any]:
+    """Return what tells that a record is of this very tar, indexed this way."""
+    found = Path(task.tar).stat()
+    return [task.tar, task.sidecar, found.st_size, found.st_mtime_ns, dict(task.columns), task.fingerprint]
+
+
+def _read_done(record: Path, key: list[Any], sidecar: Path) -> tuple[ShardEntry, bool] | None:
+    try:
+        body = json.loads(record.read_bytes())
+        entry = ShardEntry(**body["entry"])
+        if body["key"] != key or digest_bytes(sidecar.read_bytes()) != entry.sidecar_digest:
+            return None
+        return entry, bool(body["is_new"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None  # not there, cut, or of something else: indexed again
 
 
 def _utterances(tar: memoryview) -> Iterator[list[Member]]:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from uttershard.writers.index import index_tars
 
+from .cluster import ClusterConfig, ClusterName, Dashboard, Retries, Workers, chosen_cluster
 from .output import Json, as_duration, print_json
 from .progress import bars
 
@@ -21,14 +22,25 @@ def index(
         list[str] | None,
         typer.Option(help="Metadata field that becomes a column; may be repeated. A dataset.json knows them already."),
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes; without it, one for each CPU core.")] = None,
+    cluster: ClusterName = None,
+    cluster_config: ClusterConfig = None,
+    workers: Workers = None,
+    retries: Retries = 5,
+    dashboard: Dashboard = False,
     json: Json = False,
 ) -> None:
     """Write sidecars and manifest from the tars alone. Not a byte of a tar is changed.
 
     For a sidecar that was lost or damaged, or a dataset.json that was: the result is what packing wrote.
     """
-    summary = index_tars(tars, out=out, columns=tuple(column or ()), workers=workers, progress=bars(quiet=json))
+    summary = index_tars(
+        tars,
+        out=out,
+        columns=tuple(column or ()),
+        cluster=chosen_cluster(cluster, cluster_config, workers, dashboard),
+        retries=retries,
+        progress=bars(quiet=json),
+    )
     if json:
         print_json(asdict(summary))
         return

@@ -4,7 +4,7 @@ settings (what was asked for) -> start (a cluster, its workers tested by `worker
 """
 
 from .settings import ClusterSettings, cluster_settings, read_cluster_config
-from .start import local_cluster, start_cluster
+from .start import start_cluster
 from .tasks import Cluster, TasksFailedError
 
 __all__ = [
@@ -12,7 +12,6 @@ __all__ = [
     "ClusterSettings",
     "TasksFailedError",
     "cluster_settings",
-    "local_cluster",
     "read_cluster_config",
     "start_cluster",
 ]

@@ -12,7 +12,7 @@ import dask
 from distributed import Client
 from uttershard.pipeline.errors import ConfigError, StorageError
 
-from ..progress import Progress, Silent
+from ..progress import Progress
 from .settings import JOB_QUEUES, ClusterSettings, cluster_class
 from .tasks import IN_FLIGHT, Cluster
 from .workers import check_workers
@@ -47,11 +47,6 @@ def start_cluster(settings: ClusterSettings, retries: int, progress: Progress) -
             _wait_for_worker(client, settings, progress)
             check_workers(client)
         yield Cluster(client, _window(client, settings), retries, progress, settings.start_seconds)
-
-
-def local_cluster(workers: int | None, retries: int) -> contextlib.AbstractContextManager[Cluster]:
-    """Start worker processes on this machine; None for one a CPU core."""
-    return start_cluster(ClusterSettings(n_workers=workers), retries, Silent())
 
 
 @contextlib.contextmanager
