@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .settings import PackSettings
     from .stats.collect import StatsSummary, collect_stats
     from .stats.settings import StatsSettings
-    from .verify import Problem, VerifyReport, verify
+    from .verification import Problem, VerifyReport, verify
 
 _HOMES = {
     "IndexSummary": "index",
@@ -21,11 +21,11 @@ _HOMES = {
     "StatsSettings": "stats.settings",
     "StatsSummary": "stats.collect",
     "collect_stats": "stats.collect",
-    "Problem": "verify",
-    "VerifyReport": "verify",
+    "Problem": "verification",
+    "VerifyReport": "verification",
     "index_tars": "index",
     "pack": "run",
-    "verify": "verify",
+    "verify": "verification",
 }
 
 __all__ = [

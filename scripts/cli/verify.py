@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from uttershard.writers.verify import verify as verify_dataset
+from uttershard.writers.verification import verify as verify_dataset
 
 from .output import Json, as_bytes, as_duration, print_json
 from .progress import bars
