@@ -99,6 +99,10 @@ class Epochs:
             self._planned = (epoch, self.course, self._make_plan(epoch))
         return self._planned[2]
 
+    def steps_before(self, epoch: int) -> int:
+        """Return how many steps of an epoch were made with other world sizes."""
+        return sum(stage.steps for stage in self.course.stages) if epoch == self.course.epoch else 0
+
     def _make_plan(self, epoch: int) -> EpochPlan:
         sharding, batching, seed = self._settings.sharding, self._settings.batching, self._settings.seed
         course, corpus = self.course.at(epoch, sharding.total_shards), self._corpus_at(epoch)

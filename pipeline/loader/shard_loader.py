@@ -191,18 +191,18 @@ class ShardLoader:
         self._position = Position()
 
     def __len__(self) -> int:
-        """Return the number of steps of the coming (or running) epoch."""
-        return self.plan.steps
+        """Return the number of steps of the coming (or running) epoch, also of those made with other world sizes."""
+        return self.plan.steps + self._epochs.steps_before(self._position.coming)
 
     @property
     def plan(self) -> EpochPlan:
         """The plan of the coming (or running) epoch."""
-        return self._epochs.plan(self._position.epoch)
+        return self._epochs.plan(self._position.coming)
 
     @property
     def epoch(self) -> int:
         """The coming (or running) epoch."""
-        return self._position.epoch
+        return self._position.coming
 
     @property
     def filtered(self) -> dict[str, int]:
@@ -269,7 +269,7 @@ class ShardLoader:
                 f"the loader state is damaged: step is {place.step}, epoch {place.epoch} has {steps} steps"
             )
         self._end_running()
-        self._position.load(place.epoch, place.step)
+        self._position.load(place.epoch, place.step, finished=place.step == steps)
         self._plan_dataset = None
 
     def metrics(self) -> dict[str, Any]:
