@@ -13,7 +13,7 @@ from ..dataset.members import member_name
 from ..dataset.tar import TarError, split_name, walk_span
 from ..errors import ConfigError, DataError
 from .codecs import AUDIO_EXTENSIONS, AudioError, decode
-from .convert import mix_channels, resample
+from .convert import mix_channels, resample, to_float32
 from .spans import BatchSpec
 
 Samples = NDArray[Any]
@@ -123,7 +123,8 @@ def decode_utterance(
     if form.channels is not None:
         samples = mix_channels(samples, form.channels)
     if form.sample_rate is not None:
-        samples = resample(samples, int(spec.sample_rate[row]), form.sample_rate)
+        # In floats, which the batch will be of: going back to int16 costs more than resampling does.
+        samples = resample(to_float32(samples), int(spec.sample_rate[row]), form.sample_rate)
     return samples
 
 
