@@ -13,7 +13,7 @@ from ..planning.corpus import Corpus, build_corpus
 from ..planning.elastic import Course
 from ..planning.frames import count_frames
 from ..planning.partition import logical_bounds
-from ..planning.plan import EpochPlan, count_oversize, lay_out_rest, plan_epoch
+from ..planning.plan import EpochPlan, count_oversize, lay_out_rest, plan_epoch, windows_of_rank
 from ..planning.settings import Batching, Filters, Sharding
 from ..planning.speed import Speed
 from ..reading.spans import INDEX_COLUMNS, BatchSpec, SpanIndex
@@ -156,6 +156,23 @@ class Epochs:
         """Return the rates at which utterances are played in an epoch: their own, without speed perturbation."""
         rates, speed = self.index.sample_rate[rows], self._settings.speed
         return rates if speed is None else speed.played_rates(rates, rows, seed=self._settings.seed, epoch=epoch)
+
+    def tars_of_windows(self, epoch: int, rank: int) -> list[NDArray[np.int64]]:
+        """Return the tars that a rank reads in each window of a whole epoch."""
+        sharding = Sharding(rank, self._settings.sharding.world_size, self._settings.sharding.total_shards)
+        rows = windows_of_rank(
+            self._corpus_at(epoch),
+            sharding,
+            self._settings.batching,
+            epoch=epoch,
+            seed=self._settings.seed,
+            rotation=self.course.at(epoch, sharding.total_shards).rotation,
+        )
+        return [self.tars_of(of_window) for of_window in rows]
+
+    def tars_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the tars that utterances are in, ascending."""
+        return np.unique(np.searchsorted(self.index.first_row, rows, side="right") - 1)
 
     def specs(self, plan: EpochPlan, steps: range) -> Iterator[BatchSpec]:
         """Yield what a decoder needs for each of these steps."""

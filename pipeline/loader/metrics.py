@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 
 from ..reading.batch import Allocate, Batch
 from ..reading.spans import BatchSpec
+from ..storage.base import COUNTS, Counts, Storage
+from .ahead import announce
 from .skips import SkipLog
 
 logger = logging.getLogger("uttershard")
@@ -38,6 +41,7 @@ class _Counts:
     skipped: int = 0
     wait_seconds: float = 0.0
     decode_seconds: float = 0.0
+    storage: Counts = field(default_factory=Counter)
     first_batch_seconds: float | None = None
     began: float = field(default_factory=time.perf_counter)
 
@@ -50,6 +54,7 @@ class _Counts:
         self.skipped += len(batch.skipped)
         self.wait_seconds += waited
         self.decode_seconds += batch.decode_seconds
+        self.storage.update(batch.storage)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -63,6 +68,7 @@ class _Counts:
             "decode_seconds": self.decode_seconds,
             "first_batch_seconds": self.first_batch_seconds,
             "elapsed_seconds": time.perf_counter() - self.began,
+            "storage": {name: self.storage[name] for name in COUNTS},
         }
 
 
@@ -125,11 +131,15 @@ class Metrics:
             self._on_epoch_end({"epoch": epoch, **numbers})
 
 
-def timed(decode: Callable[[BatchSpec, Allocate], Batch], spec: BatchSpec, allocate: Allocate) -> Batch:
-    """Return `decode(spec, allocate)`, and in the batch how long it took."""
+def timed(
+    storage: Storage, decode: Callable[[BatchSpec, Allocate], Batch], spec: BatchSpec, allocate: Allocate
+) -> Batch:
+    """Return `decode(spec, allocate)`, and in the batch how long it took and what the storage did meanwhile."""
     began = time.perf_counter()
+    announce(storage, spec.ahead)
     batch = decode(spec, allocate)
     batch.decode_seconds = time.perf_counter() - began
+    batch.storage = dict(storage.take_counts())
     return batch
 
 

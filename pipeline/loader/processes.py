@@ -32,7 +32,7 @@ from .settings import Workers
 from .shared import share
 
 _SHARED_MEMORY = Path("/dev/shm")
-_FIELDS = ("keys", "text", "meta", "epoch", "step", "filler", "skipped", "decode_seconds")
+_FIELDS = ("keys", "text", "meta", "epoch", "step", "filler", "skipped", "decode_seconds", "storage")
 _NUMBERS = ("audio_lengths", "tokens", "token_lengths")
 
 
@@ -160,7 +160,7 @@ class _SlabDataset(Dataset["_Parcel | _Failure"]):
             return room[:nbytes].view(dtype).view(shape)
 
         try:
-            batch = timed(self._decoder.packed, spec, allocate)
+            batch = timed(self._decoder.storage, self._decoder.packed, spec, allocate)
         except Exception as error:  # noqa: BLE001 - whatever it is, the trainer gets it
             return _Failure(_able_to_travel(error))
         return _parcel(batch, info.id, slot, room)

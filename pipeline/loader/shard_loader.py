@@ -25,6 +25,7 @@ from ..reading.utterance import AudioForm
 from ..remote.retry import Limits
 from ..storage.open import open_storage
 from ..storage.settings import DEFAULT_PREFETCH_BYTES, StorageSettings
+from .ahead import look_ahead
 from .device import hand_over, pinned
 from .epochs import Epochs, PlanSettings
 from .metrics import Metrics, OnEpochEnd, timed
@@ -35,6 +36,7 @@ from .skips import never_empty
 from .state import Place, decode_state, encode_state
 from .stream import PlanDataset
 from .threads import decode_in_threads
+from .window_shards import WindowShards, check_cache_size
 from .world import find_world
 
 _INT16_CODECS = frozenset({"wav", "flac"})
@@ -57,6 +59,8 @@ class ShardLoader:
         longest_first: The heaviest batch is step 0, so that out-of-memory shows at once.
         oversize: An utterance longer than batch_bins is an "error", is "drop"ped and counted, or is "alone".
         equal_steps: How all ranks come to the same number of steps: "split", "drop", "pad", "off".
+        windows: Parts of an epoch that batches do not mix, each reading a few tars only: for data larger than the
+            cache. The tars of the next window come while this one trains.
         min_seconds: Shortest utterance kept.
         max_seconds: Longest utterance kept.
         where: Rules over sidecar columns, e.g. `'language == "de"'`; a string, a pyarrow expression, or several.
@@ -113,6 +117,7 @@ class ShardLoader:
         longest_first: bool = False,
         oversize: Oversize = "error",
         equal_steps: EqualSteps = "split",
+        windows: int | None = None,
         min_seconds: float | None = None,
         max_seconds: float | None = None,
         where: str | pc.Expression | list[str | pc.Expression] | None = None,
@@ -157,6 +162,7 @@ class ShardLoader:
                 longest_first=longest_first,
                 oversize=oversize,
                 equal_steps=equal_steps,
+                windows=windows,
             ),
             seed=parse_seed(seed),
             frame_shift=frame_shift,
@@ -178,6 +184,8 @@ class ShardLoader:
         tars = [self._shards.tar_address(index) for index in range(len(self._shards.manifest.shards))]
         self._storage = open_storage(self._shards, storage)
         self._storage.check_sizes()
+        if storage.cache_bytes is not None and self._storage.lookahead_bytes:
+            check_cache_size(self._epochs, self._shards, self._settings.sharding, storage.cache_bytes)
         self._decoder: Decoder = BatchDecoder(self._storage, tars, self._form)
         if not self._processing.does_nothing:
             self._decoder = ProcessingDecoder(self._decoder, self._processing, self._form)
@@ -237,7 +245,7 @@ class ShardLoader:
         self._end_running()
         start = self._position.begin()
         plan = self.plan
-        specs = self._announce(self._epochs.specs(plan, range(start, plan.steps)))
+        specs = self._announce(plan, self._epochs.specs(plan, range(start, plan.steps)))
         batches = self._metrics.watch(self._decode(plan, specs), self._epochs.sizes(plan), plan.epoch)
         return self._position.follow(batches, plan.steps)
 
@@ -286,8 +294,14 @@ class ShardLoader:
             self._running.close()
             self._running = None
 
-    def _announce(self, specs: Iterator[BatchSpec]) -> Iterator[BatchSpec]:
-        """Tell the storage what will be read, when a spec is handed to whoever decodes it."""
+    def _announce(self, plan: EpochPlan, specs: Iterator[BatchSpec]) -> Iterator[BatchSpec]:
+        """Say what will be read: to a remote storage by way of its decoder, to the kernel from here."""
+        if self._storage.lookahead_bytes:
+            lanes, shards = max(1, self._workers.num_workers), WindowShards(self._epochs, plan)
+            yield from look_ahead(
+                specs, lanes=lanes, lookahead_bytes=self._storage.lookahead_bytes, shards_from=shards.at
+            )
+            return
         for spec in specs:
             self._storage.will_need(spec.spans)
             yield spec
@@ -322,8 +336,8 @@ class ShardLoader:
     def _decode_here(self, pin: bool) -> Callable[[BatchSpec], Batch]:
         allocate = pinned if pin else self._pool.empty
         if self._device.type == "cpu":
-            return lambda spec: timed(self._decoder.padded, spec, allocate)
-        return lambda spec: timed(self._decoder.packed, spec, allocate)
+            return lambda spec: timed(self._storage, self._decoder.padded, spec, allocate)
+        return lambda spec: timed(self._storage, self._decoder.packed, spec, allocate)
 
     def _decode_step(self, plan: EpochPlan, decode: Callable[[BatchSpec], Batch], step: int) -> Batch:
         return decode(next(self._epochs.specs(plan, range(step, step + 1))))

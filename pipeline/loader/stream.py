@@ -16,11 +16,14 @@ from ..errors import ConfigError, ShardingError
 from ..planning.plan import EpochPlan
 from ..reading.batch import Batch
 from ..reading.process import Decoder
+from ..reading.spans import BatchSpec
+from .ahead import look_ahead
 from .epochs import Epochs
 from .metrics import timed
 from .shared import share
 from .skips import SkipLog, never_empty
 from .state import WORLD, Place, decode_state, encode_state
+from .window_shards import WindowShards
 
 MAX_WORKERS = 1024
 """Room for one counter a worker."""
@@ -72,16 +75,23 @@ class PlanDataset(IterableDataset[Batch]):
         """Return the plan of an iteration since `set_epoch`, from 0."""
         return self._epochs.plan(int(self._epoch[0]) + iteration)
 
-    def decode(self, plan: EpochPlan, step: int) -> Batch:
+    def specs(self, plan: EpochPlan, steps: range) -> Iterator[BatchSpec]:
+        """Yield the specs of some steps, each with what comes after it."""
+        specs, storage = self._epochs.specs(plan, steps), self._decoder.storage
+        if not storage.lookahead_bytes:
+            return specs
+        shards = WindowShards(self._epochs, plan)
+        return look_ahead(specs, lanes=1, lookahead_bytes=storage.lookahead_bytes, shards_from=shards.at)
+
+    def decode(self, plan: EpochPlan, spec: BatchSpec) -> Batch:
         """Return one batch."""
-        batch = self._decode_step(plan, step)
+        batch = timed(self._decoder.storage, self._decoder.packed, spec, _fresh)
         self._skips.add(batch)
         return batch if len(batch) else never_empty(batch, plan.steps, partial(self._decode_step, plan))
 
     def _decode_step(self, plan: EpochPlan, step: int) -> Batch:
         spec = next(self._epochs.specs(plan, range(step, step + 1)))
-        self._decoder.storage.will_need(spec.spans)
-        return timed(self._decoder.packed, spec, _fresh)
+        return timed(self._decoder.storage, self._decoder.packed, spec, _fresh)
 
     def encode_place(self, iteration: int, step: int) -> dict[str, Any]:
         """Return the state before a step of an iteration."""
@@ -129,12 +139,15 @@ class _Steps(Iterator[Batch]):
         self._iteration = iteration
         self._step = step
         self._stride = stride
+        self._specs: Iterator[BatchSpec] | None = None
 
     def __next__(self) -> Batch:
         plan = self._dataset.plan(self._iteration)
         if self._step >= plan.steps:
             raise StopIteration
-        batch = self._dataset.decode(plan, self._step)
+        if self._specs is None:
+            self._specs = self._dataset.specs(plan, range(self._step, plan.steps, self._stride))
+        batch = self._dataset.decode(plan, next(self._specs))
         self._step += self._stride
         return batch
 
@@ -144,7 +157,7 @@ class _Steps(Iterator[Batch]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on at the batch that was next."""
-        self._step = self._dataset.restore_place(state, self._iteration)
+        self._step, self._specs = self._dataset.restore_place(state, self._iteration), None
 
 
 def _fresh(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -175,6 +175,17 @@ def plan_epoch(
     return layout.plan(sharding.rank)
 
 
+def windows_of_rank(
+    corpus: Corpus, sharding: Sharding, batching: Batching, *, epoch: int, seed: int, rotation: Rotation | None = None
+) -> list[NDArray[np.int64]]:
+    """Return the ordinals of each window of one rank, ascending, window after window; without making batches."""
+    shard = (rotation or Rotation()).index(epoch, sharding.rank, sharding.world_size, sharding.total_shards)
+    rows = _without_oversize(corpus.kept_rows(shard), corpus, batching)
+    windows = batching.windows or 1
+    parts = split_windows(rows, corpus.frames, corpus.tars, windows)
+    return [parts[number] for number in order_windows(windows, seed=seed, epoch=epoch).tolist()]
+
+
 def lay_out_epoch(
     corpus: Corpus,
     world_size: int,

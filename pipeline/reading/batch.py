@@ -58,6 +58,7 @@ class Batch:
         feature_lengths: int64 [B].
         skipped: What was left out of it, with `on_error="skip"`.
         decode_seconds: How long reading and decoding it took.
+        storage: What the storage did meanwhile, by name, see `uttershard.pipeline.storage.base.Counts`.
     """
 
     keys: list[str]
@@ -73,6 +74,7 @@ class Batch:
     feature_lengths: torch.Tensor | None = None
     skipped: tuple[SkippedUtterance, ...] = ()
     decode_seconds: float = 0.0
+    storage: dict[str, float] = field(default_factory=dict, repr=False)
     packed: torch.Tensor | None = field(default=None, repr=False)
     """Samples one utterance after the other, int16 or float32, [total] or [total, C]; None once they are padded."""
     padded: torch.Tensor | None = field(default=None, repr=False)

@@ -17,6 +17,18 @@ INDEX_COLUMNS = ("key", "offset", "nbytes", "num_samples", "sample_rate", "chann
 
 
 @dataclass(frozen=True)
+class Ahead:
+    """What whoever decodes a batch will read next."""
+
+    spans: tuple[Spans, ...]
+    """Of the batches that come after it, in order, as far as they have not been named before."""
+    shards: tuple[int, ...] | None
+    """Those of the window that begins with this batch, then those of the next; None where no window begins."""
+    first: bool
+    """Whether an iteration begins: what an earlier one has named will not be read."""
+
+
+@dataclass(frozen=True)
 class BatchSpec:
     """One batch of a plan, ready to be read: equally long columns, one entry an utterance."""
 
@@ -31,6 +43,7 @@ class BatchSpec:
     sample_rate: NDArray[np.int32]
     channels: NDArray[np.int16]
     xxh3: NDArray[np.uint64]
+    ahead: Ahead | None = None
 
     def __len__(self) -> int:
         return len(self.keys)

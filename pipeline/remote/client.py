@@ -44,13 +44,18 @@ _clients: dict[tuple[str, str, str], Client] = {}
 _opening = threading.Lock()
 
 
-def _forget_clients() -> None:
+_inherited: list[Client] = []
+"""Of the parent process. Kept, because letting go of them would close connections that are the parent's."""
+
+
+def _start_anew() -> None:
     global _opening
+    _inherited.extend(_clients.values())
     _clients.clear()
     _opening = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forget_clients)
+os.register_at_fork(after_in_child=_start_anew)
 
 
 def open_client(address: str, options: Mapping[str, Any], limits: Limits) -> tuple[Client, str]:

@@ -39,7 +39,10 @@ class Store:
         self._opened = _Session(os.getpid())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_limits": self._limits, "_opened": _Session(-1)}
+        return {"options": self._options, "limits": self._limits}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
 
     def read(self, address: str) -> bytes:
         """Return a whole object.

@@ -9,13 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 Counts = Counter[str]
-"""What a storage did, by name; adding two up gives that of two processes.
+"""What a storage did, by the names of COUNTS; adding two up gives that of two processes."""
 
-    requests, retries, fetched_bytes          asked of a remote store
-    refetched_spans                           utterances whose checksum was wrong the first time
-    cache_hits, cache_misses, evictions       spans found in the cache and not, shards thrown out of it
-    storage_wait_seconds                      decoders that had to wait for bytes
-"""
+COUNTS = {
+    "requests": "asked of a remote store",
+    "retries": "requests that were made again, or went on at the byte where they broke off",
+    "fetched_bytes": "got from a remote store",
+    "cache_hits": "utterances found in the cache",
+    "cache_misses": "utterances not found there",
+    "evictions": "tars thrown out of the cache to make room",
+    "refetched": "tars and utterances whose checksum was wrong the first time",
+    "wait_seconds": "decoders waited for bytes, all of them together",
+}
+"""Names and meanings."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +51,12 @@ class Storage(ABC):
         """Find tars that are missing or were cut, where that shows without asking a store."""
 
     @abstractmethod
-    def begin(self, shards: Sequence[int]) -> None:
-        """Begin a part of an epoch that reads these shards, those of the next part last.
+    def forget(self) -> None:
+        """Forget what was announced and not read: it will not be."""
 
-        What was announced for earlier parts and was not read will not be.
-        """
+    @abstractmethod
+    def begin(self, shards: Sequence[int]) -> None:
+        """Begin a window: these shards are read in it, and then, the last ones, in the next."""
 
     @abstractmethod
     def will_need(self, spans: Spans) -> None:

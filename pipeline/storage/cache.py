@@ -99,26 +99,32 @@ class CachedTars(Storage):
     def check_sizes(self) -> None:
         """Nothing shows without asking: what is in the cache was found right when it came."""
 
+    def forget(self) -> None:
+        """Forget what was announced and not read."""
+        self._remote.forget()
+
     def begin(self, shards: Sequence[int]) -> None:
         """Fetch these tars in the background, in this order."""
-        self._remote.begin(shards)
         _, fetcher, maps = self._open()
         with self._lock:
             maps.keep_only(set(shards))
         fetcher.schedule(shards)
 
     def will_need(self, spans: Spans) -> None:
-        """Ask the kernel to read ahead what is in the cache, and the store for what a batch will not wait for."""
+        """Ask the kernel to read ahead what is in the cache, and the store for what can't come there.
+
+        Not for what is missing so far: whole tars are on their way, and few batches are faster.
+        """
         keys = spans.triples()
         maps = self._maps_of({key[0] for key in keys})
-        through = self._reads_through(maps)
+        fetcher = self._open()[1]
         announced = []
         for key in keys:
             shard, offset, nbytes = key
             if (mapped := maps[shard]) is not None:
                 begin = offset // mmap.PAGESIZE * mmap.PAGESIZE
                 mapped.madvise(mmap.MADV_WILLNEED, begin, offset + nbytes - begin)
-            elif shard in through:
+            elif fetcher.is_unavailable(shard):
                 announced.append(key)
         self._remote.announce(announced)
 
@@ -135,7 +141,7 @@ class CachedTars(Storage):
             try:
                 self._open()[1].wait_for(sorted(waiting), self._settings.limits.read_deadline)
             finally:
-                self._count(storage_wait_seconds=time.perf_counter() - began)
+                self._count(wait_seconds=time.perf_counter() - began)
             maps |= self._maps_of(waiting)
         views = {shard: memoryview(mapped) for shard, mapped in maps.items() if mapped is not None}
         found = {key: views[key[0]][key[1] : key[1] + key[2]] for key in keys if key[0] in views}

@@ -35,8 +35,11 @@ class LocalTars(Storage):
         for shard in range(len(self._paths)):
             self._check_size(shard)
 
+    def forget(self) -> None:
+        """Nothing is kept: the kernel reads ahead, and forgets by itself."""
+
     def begin(self, shards: Sequence[int]) -> None:
-        """Nothing is kept from one part of an epoch to the next."""
+        """Nothing needs to be brought near."""
 
     def will_need(self, spans: Spans) -> None:
         """Ask the kernel to read these spans ahead."""

@@ -42,9 +42,12 @@ class RemoteTars(Storage):
     def check_sizes(self) -> None:
         """Nothing shows without asking: sizes are checked with the first answer about each tar."""
 
-    def begin(self, shards: Sequence[int]) -> None:
-        """Forget what was announced: another epoch begins, or this one anew."""
+    def forget(self) -> None:
+        """Forget what was announced and not read."""
         self._prefetcher().forget()
+
+    def begin(self, shards: Sequence[int]) -> None:
+        """Nothing is kept for a whole window."""
 
     def will_need(self, spans: Spans) -> None:
         """Fetch these spans when there is room for them."""
@@ -60,7 +63,7 @@ class RemoteTars(Storage):
         try:
             return self._prefetcher().take(keys)
         finally:
-            self._count(storage_wait_seconds=time.perf_counter() - began)
+            self._count(wait_seconds=time.perf_counter() - began)
 
     def announce(self, keys: Sequence[Key]) -> None:
         """Fetch these spans when there is room for them."""
@@ -72,7 +75,7 @@ class RemoteTars(Storage):
 
     def read_again(self, spans: Spans, row: int) -> memoryview | None:
         """Fetch one span anew: its bytes may have been damaged on the way."""
-        self._count(refetched_spans=1)
+        self._count(refetched=1)
         shard, offset, nbytes = spans.triples()[row]
         return memoryview(self.fetch(shard, offset, offset + nbytes)).toreadonly()
 

@@ -180,7 +180,7 @@ class TarFetcher:
                 part.admit()
                 return
             with self._changed:
-                self.counts["refetched_tars"] += 1
+                self.counts["refetched"] += 1
         raise DataError(
             f"the tar of shard {shard} came with digest {found} twice, the manifest says {self._digests[shard]}: it is "
             "damaged in the store or was replaced. Copy it there again, or pack it again"
