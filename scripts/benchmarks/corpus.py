@@ -1,4 +1,4 @@
-"""The corpus that reading is measured on: the demo speech cut to LibriSpeech-like lengths, packed as FLAC and as WAV."""
+"""The corpus that reading is measured on: the demo speech in LibriSpeech-like lengths, packed as FLAC and as WAV."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ def make_corpus(data: Path, speech: Path, hours: float) -> dict[str, Path]:
     if all((dataset / "dataset.json").is_file() for dataset in datasets.values()):
         return datasets
     source = folder / "source"
-    manifest = _write_source(source, speech, max(2, round(hours * 3600 / _MEAN_SECONDS)))
+    manifest = _write_source(source, speech, max(SHARDS, round(hours * 3600 / _MEAN_SECONDS)))
     for codec, dataset in datasets.items():
         pack(manifest, dataset, codec=codec, shards=SHARDS, progress=Bars())
     shutil.rmtree(source)

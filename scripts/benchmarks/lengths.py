@@ -16,4 +16,5 @@ def librispeech_like(count: int, seed: int = 0) -> NDArray[np.int64]:
     long = random.triangular(*_LONG, count)
     short = random.uniform(*_SHORT, count)
     seconds = np.where(random.random(count) < _LONG_SHARE, long, short)
-    return np.rint(seconds * SAMPLE_RATE).astype(np.int64)
+    samples: NDArray[np.int64] = np.rint(seconds * SAMPLE_RATE).astype(np.int64)
+    return samples

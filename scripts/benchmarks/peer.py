@@ -1,10 +1,11 @@
 """The peer: webdataset's own reader, decoding with soundfile, bucketing by length, in torch's DataLoader.
 
-Written as its users do: shards split over workers, a small buffer for each range of lengths, a batch whenever one is full.
+Written as its users do: shards split over workers, a buffer for each range of lengths, a batch whenever one is full.
 """
 
 import io
 from collections.abc import Iterable, Iterator
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import soundfile
 import torch
 import webdataset
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from .reading import BATCH_BINS, Speed, Window, clock
 
@@ -24,9 +25,19 @@ _BUCKET_SECONDS = (3, 5, 7, 9, 11, 12, 13, 14, 15, 16)
 def webdataset_buckets(dataset: Path, window: Window, *, num_workers: int) -> Speed:
     """Measure it, with shuffling off."""
     tars = sorted(str(path) for path in dataset.glob("shard-*.tar"))
-    samples = webdataset.WebDataset(tars, shardshuffle=False).repeat().map(_decode)
-    loader = DataLoader(samples.compose(_in_buckets), batch_size=None, num_workers=num_workers)
+    utterances = webdataset.WebDataset(tars, shardshuffle=False).map(_decode)
+    loader = DataLoader(_Buckets(utterances), batch_size=None, num_workers=num_workers)
     return clock((len(audio) for audio, _ in loader), window)
+
+
+class _Buckets(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Batches of utterances alike in length, pass after pass without emptying the buckets in between."""
+
+    def __init__(self, utterances: Iterable[NDArray[np.float32]]) -> None:
+        self._utterances = utterances
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return _in_buckets(chain.from_iterable(repeat(self._utterances)))
 
 
 def _decode(sample: dict[str, Any]) -> NDArray[np.float32]:

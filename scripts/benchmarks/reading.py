@@ -1,7 +1,7 @@
 """What reading is measured with: one clock, and our loader under it.
 
-The clock starts when a stream has run for `warm_up_seconds` and stops at the first batch `seconds` later, so that neither
-the start of processes nor batches that were prefetched count. Epochs follow each other; their ends count where they fall.
+The clock starts when a stream has run for `warm_up_seconds` and stops at the first batch `seconds` later, so that
+neither the start of processes nor prefetched batches count. Epochs follow each other; their ends count where they fall.
 """
 
 import time

@@ -1,37 +1,65 @@
-"""Everything that is measured, by name; run as a module, it measures one of them in this process and prints JSON.
+"""All that is measured, by name. As a module it measures one of them, in a process where nothing else has run.
 
-    python -m uttershard.scripts.benchmarks.subjects '{"subject": "flac: ours, 2 threads", ...}'
+python -m uttershard.scripts.benchmarks.subjects "wav: ours, 2 threads" '{"dataset": …, "warm_up_seconds": …}'
 """
 
 import json
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-Measure = Callable[..., Any]
+
+@dataclass(frozen=True)
+class Reader:
+    """Something that reads: a function of this package, imported where it runs, since most bring torch along."""
+
+    module: str
+    function: str
+    arguments: dict[str, int] = field(default_factory=dict)
+
+    def measure(self, dataset: str, warm_up_seconds: float, seconds: float) -> dict[str, Any]:
+        """Measure it in this process."""
+        from .reading import Window
+
+        function = getattr(import_module(f".{self.module}", __package__), self.function)
+        return asdict(function(Path(dataset), Window(warm_up_seconds, seconds), **self.arguments))
 
 
-def _reading(codec: str) -> dict[str, Measure]:
-    from .limits import bare_decode, least_copy
-    from .peer import webdataset_buckets
-    from .reading import ours
+_ANY_CODEC = {
+    "webdataset, 1 worker": Reader("peer", "webdataset_buckets", {"num_workers": 1}),
+    "webdataset, 2 workers": Reader("peer", "webdataset_buckets", {"num_workers": 2}),
+    "ours, 1 thread": Reader("reading", "ours", {"threads": 1}),
+    "ours, 2 threads": Reader("reading", "ours", {"threads": 2}),
+    "ours, 1 worker": Reader("reading", "ours", {"num_workers": 1}),
+    "ours, 2 workers": Reader("reading", "ours", {"num_workers": 2}),
+}
+READING = {
+    "flac": {
+        "bare decode, 1 process": Reader("limits", "bare_decode", {"processes": 1}),
+        "bare decode, 2 processes": Reader("limits", "bare_decode", {"processes": 2}),
+        **_ANY_CODEC,
+    },
+    "wav": {"least copy, 1 process": Reader("limits", "least_copy"), **_ANY_CODEC},
+}
+"""What reads, by codec and name."""
 
-    limits: dict[str, Measure] = {
-        "flac": {
-            "bare decode, 1 process": partial(bare_decode, processes=1),
-            "bare decode, 2 processes": partial(bare_decode, processes=2),
-        },
-        "wav": {"least copy, 1 process": least_copy},
-    }[codec]
-    return {
-        **limits,
-        "webdataset, 1 worker": partial(webdataset_buckets, num_workers=1),
-        "webdataset, 2 workers": partial(webdataset_buckets, num_workers=2),
-        "ours, 1 thread": partial(ours, threads=1),
-        "ours, 2 threads": partial(ours, threads=2),
-        "ours, 1 worker": partial(ours, num_workers=1),
-        "ours, 2 workers": partial(ours, num_workers=2),
-    }
+PARTS = (*READING, "planning", "padding")
+"""What can be run by itself."""
+
+
+def measure(name: str, arguments: dict[str, Any]) -> Any:
+    """Measure one subject; `arguments` and the result are JSON values."""
+    from .planner import measure_padding, measure_planning
+
+    if name == "planning":
+        return asdict(measure_planning(**arguments))
+    if name == "padding":
+        return [asdict(draw) for draw in measure_padding(**arguments)]
+    codec, _, subject = name.partition(": ")
+    return READING[codec][subject].measure(**arguments)
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(sys.argv[1], json.loads(sys.argv[2]))))

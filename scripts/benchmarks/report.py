@@ -1,0 +1,176 @@
+"""Results as a Markdown document."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .targets import judge
+
+_FEWEST_ROUNDS = 3
+
+_INTRODUCTION = """# Benchmarks
+
+Written by `scripts/bench`, which measures all of this again on your machine; the numbers behind it are in
+[benchmarks.json](benchmarks.json). Absolute speeds are this machine's; what carries over is the ratios, each
+taken between two measurements of the same round.
+"""
+
+_READING = """## Reading
+
+{hours:g} hours of speech with LibriSpeech-like lengths (62 % triangular 11.5-14.8-16.7 s, the rest uniform
+1.3-13 s), 16 kHz, mono, made of the demo corpus, in {shards} shards on a local disk, in the page cache for
+all. A batch holds ten minutes of audio, padding included. "Utterances/s" are those that are decoded, batched,
+and float32 in the training process.
+
+Each line is measured in a process of its own, one after the other, {rounds} rounds of that: the median, and
+the lowest and highest. The clock starts {warm_up_seconds:g} s into a stream that runs epoch after epoch, and
+stops at the first batch {seconds:g} s later. First batch: from `iter()` of a new loader, the start of workers
+included.
+
+- **bare decode**: the limit for FLAC. Processes that do nothing but decode files in memory, by the fastest
+  decoder, into a buffer that is used again; nothing is read, checked, converted, batched or sent.
+- **least copy**: the limit for WAV. int16 samples, where they lie in the mapped tar, become float32 in their
+  row of a padded batch buffer that is used again, in one process; nothing is parsed, checked or sent. Held
+  against one and two workers.
+- **webdataset**: the first peer. Its own reader, `soundfile`, a buffer for each of eleven ranges of lengths,
+  torch's `DataLoader`; shards and order as they come. It verifies no checksum.
+- **ours**: `ShardLoader` with `threads=` or `num_workers=`, every checksum verified.
+"""
+
+_PLANNING = """## Planning
+
+From sidecar columns in memory to one rank's plan of an epoch, batches of ten minutes. "Corpus" is done once a
+run (lengths, filters, logical shards), "epoch" once an epoch; medians of {rounds}, lowest and highest of both
+together. A rank plans for all ranks, so "a batch" is the epoch's time for each batch of each rank, "a step"
+for each step of one rank. Memory: the most in use at once beyond the columns given, the plan included.
+"""
+
+_PADDING = """## Padding and fill
+
+{padding_utterances:,} LibriSpeech-like lengths, batches of ten minutes, steps equal on all ranks. Medians of
+{draws} draws of lengths; lowest and highest in brackets. With equal steps the fill moves by whole steps: one
+more on the rank that needs most is one more on all.
+"""
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Return the document for what was run."""
+    settings = results["settings"]
+    sections = [_INTRODUCTION, _machine(results["machine"])]
+    if settings["rounds"] < 3:
+        sections.append(
+            f"**Not to be quoted: {settings['rounds']} rounds, fewer than three, say nothing of the spread.**\n"
+        )
+    sections.append(_targets(results))
+    codecs = [codec for codec in ("flac", "wav") if codec in results]
+    if codecs:
+        sections.append(_READING.format(**settings))
+        sections += [f"### {codec.upper()}\n\n{_reading(results[codec])}" for codec in codecs]
+    if "planning" in results:
+        sections += [_PLANNING.format(**settings), _planning(results["planning"])]
+    if "padding" in results:
+        draws = len(settings["padding_seeds"])
+        sections += [_PADDING.format(**settings, draws=draws), _padding(results["padding"])]
+    return "\n".join(sections)
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    libraries = ", ".join(
+        f"{name} {value}"
+        for name, value in machine.items()
+        if name not in ("date", "processor", "cores", "memory_gb", "system", "load_at_start", "python")
+    )
+    return (
+        f"{machine['date']}, {machine['processor']}, {machine['cores']} cores, {machine['memory_gb']} GB, "
+        f"{machine['system']}, load {machine['load_at_start']} at the start. Python {machine['python']}, {libraries}.\n"
+    )
+
+
+def _targets(results: dict[str, Any]) -> str:
+    rows = [
+        (verdict.what, verdict.target, verdict.measured, "yes" if verdict.holds else "**no**")
+        for verdict in judge(results)
+    ]
+    return "## Targets\n\n" + _table(("what", "target", "measured", "holds"), rows)
+
+
+def _reading(rows: list[dict[str, Any]]) -> str:
+    head = ("", "utterances/s", "lowest-highest", "of the limit", "of webdataset", "first batch")
+    return _table(
+        head,
+        [
+            (
+                row["subject"],
+                f"{row['utterances_per_second']['median']:,.0f}",
+                f"{row['utterances_per_second']['lowest']:,.0f}-{row['utterances_per_second']['highest']:,.0f}",
+                _ratio(row["of_limit"]),
+                _ratio(row["of_peer"]),
+                f"{row['first_batch_seconds']['median']:.3f} s" if row["first_batch_seconds"] else "",
+            )
+            for row in rows
+        ],
+    )
+
+
+def _planning(rows: list[dict[str, Any]]) -> str:
+    head = (
+        "utterances",
+        "ranks",
+        "steps",
+        "corpus",
+        "epoch",
+        "lowest-highest",
+        "a batch",
+        "a step",
+        "bytes an utterance",
+    )
+    return _table(
+        head,
+        [
+            (
+                f"{row['utterances']:,}",
+                f"{row['ranks']:,}",
+                f"{row['steps']:,}",
+                f"{row['corpus_seconds']:.3f} s",
+                f"{row['epoch_seconds']:.3f} s",
+                f"{row['lowest_seconds']:.3f}-{row['highest_seconds']:.3f} s",
+                f"{row['batch_microseconds']:,.1f} µs",
+                f"{row['step_microseconds']:,.0f} µs",
+                f"{row['bytes_per_utterance']:,.0f}",
+            )
+            for row in rows
+        ],
+    )
+
+
+def _padding(rows: list[dict[str, Any]]) -> str:
+    by_ranks: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_ranks.setdefault(row["ranks"], []).append(row)
+    return _table(
+        ("ranks", "steps", "padding", "fill", "fill of the emptiest batch"),
+        [
+            (
+                f"{ranks:,}",
+                _spread([row["steps"] for row in of_ranks], "{:,.0f}"),
+                _spread([100 * row["padding"] for row in of_ranks], "{:.2f} %"),
+                _spread([row["fill"] for row in of_ranks], "{:.4f}"),
+                _spread([row["lowest_fill"] for row in of_ranks], "{:.3f}"),
+            )
+            for ranks, of_ranks in by_ranks.items()
+        ],
+    )
+
+
+def _ratio(spread: dict[str, float] | None) -> str:
+    return "" if spread is None else f"{spread['median']:.2f} ({spread['lowest']:.2f}-{spread['highest']:.2f})"
+
+
+def _spread(values: Sequence[float], form: str) -> str:
+    middle, low, high = (form.format(value) for value in (statistics.median(values), min(values), max(values)))
+    return f"{middle} ({low}-{high})"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (head, rule, *rows))
