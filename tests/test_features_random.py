@@ -11,33 +11,47 @@ from features_cases import padded, speechlike
 from torch import Tensor, nn
 from uttershard.pipeline import SpecAugment
 from uttershard.pipeline.errors import ConfigError
-from uttershard.pipeline.features import MixNoise, NoiseBank, SpeedPerturb
+from uttershard.pipeline.features import AudioBank, MixNoise, Reverberate, SpeedPerturb
 
 KEYS = [f"speaker-{number}/utterance.{number}" for number in range(8)]
 
 
 @dataclass
 class Recordings:
-    """What a NoiseBank reads."""
+    """What a AudioBank reads."""
 
     keys: list[str]
     audio: Tensor
     audio_lengths: Tensor
 
 
-def noise_bank() -> NoiseBank:
+def noise_bank() -> AudioBank:
     sounds = [torch.randn(length, generator=torch.Generator().manual_seed(length)) for length in (700, 5_000, 90)]
-    return NoiseBank([Recordings(["a", "b", "c"], *padded(sounds, extra=40, fill=3.0))])
+    return AudioBank([Recordings(["a", "b", "c"], *padded(sounds, extra=40, fill=3.0))])
 
 
 def features_batch(*frames: int) -> tuple[Tensor, Tensor]:
     return padded([torch.ones(count, 80) + torch.arange(80) for count in frames])
 
 
+def _response(seed: int, delay: int, length: int) -> Tensor:
+    """Return silence, a direct sound, and a noisy decay."""
+    noise = torch.randn(length, generator=torch.Generator().manual_seed(seed))
+    decay = 0.2 * noise * torch.exp(-torch.arange(length) / 60)
+    return torch.cat((torch.zeros(delay), torch.ones(1), decay))
+
+
+RESPONSES = Recordings(["r1", "r2", "r3"], *padded([_response(1, 40, 300), _response(2, 0, 500), _response(3, 7, 90)]))
+
+
 RANDOM: dict[str, tuple[nn.Module, tuple[Tensor, Tensor]]] = {
     "spec augment": (SpecAugment(seed=3), features_batch(200, 150, 90, 20, 10, 300, 41, 7)),
     "spec augment with means": (SpecAugment(fill="mean", seed=3), features_batch(200, 150, 90, 20, 10, 300, 41, 7)),
     "speed": (SpeedPerturb(seed=3), padded([speechlike(500 + 100 * number, number) for number in range(8)])),
+    "rooms": (
+        Reverberate(AudioBank([RESPONSES]), seed=3),
+        padded([speechlike(500 + 300 * number, number) for number in range(8)]),
+    ),
     "noise": (MixNoise(noise_bank(), seed=3), padded([speechlike(500 + 300 * number, number) for number in range(8)])),
 }
 
@@ -157,10 +171,38 @@ def test_ratios_spread_over_their_range_and_share_of_noisy_is_kept() -> None:
     assert 4.9 < float(ratios.min()) < 7 < 18 < float(ratios.max()) < 20.1
 
 
+def test_rooms_are_convolutions_without_delay_at_the_same_power() -> None:
+    speech, lengths = padded([speechlike(700 + 400 * number, number) for number in range(8)], extra=50)
+    heard, same = Reverberate(AudioBank([RESPONSES]))(speech, lengths, keys=KEYS, epoch=1)
+    assert torch.equal(same, lengths)
+    recordings = zip(RESPONSES.audio, RESPONSES.audio_lengths.tolist(), strict=True)
+    directs = [recording[int(recording.abs().argmax()) : length] for recording, length in recordings]
+    seen: set[int] = set()
+    for row, length in enumerate(lengths.tolist()):
+        dry, wet = speech[row, :length], heard[row, :length]
+        wanted = [torchaudio.functional.convolve(dry, direct)[:length] for direct in directs]
+        wanted = [one * (dry.square().mean() / one.square().mean()).sqrt() for one in wanted]
+        errors = [float((wet - one).abs().max()) for one in wanted]
+        assert min(errors) < 1e-5
+        seen.add(errors.index(min(errors)))
+        assert not heard[row, length:].any()
+    assert len(seen) > 1
+
+
+def test_a_share_of_rooms_and_silence() -> None:
+    count = 400
+    speech, lengths = padded([speechlike(200, 1)] * count)
+    names = [f"utterance {n}" for n in range(count)]
+    heard, _ = Reverberate(AudioBank([RESPONSES]), probability=0.5)(speech, lengths, keys=names, epoch=0)
+    assert 160 < int((heard != speech).any(1).sum()) < 240
+    silent, _ = Reverberate(AudioBank([RESPONSES]))(torch.zeros(1, 50), torch.tensor([50]), keys=["a"], epoch=0)
+    assert not silent.any()
+
+
 def test_silence_stays_silent() -> None:
     quiet, _ = MixNoise(noise_bank())(*padded([torch.zeros(500), speechlike(500, 1)]), keys=KEYS[:2], epoch=0)
     assert not quiet[0].any()
-    silent_noise = NoiseBank([Recordings(["zero"], torch.zeros(1, 100), torch.tensor([100]))])
+    silent_noise = AudioBank([Recordings(["zero"], torch.zeros(1, 100), torch.tensor([100]))])
     speech, lengths = padded([speechlike(500, 1)])
     same, _ = MixNoise(silent_noise)(speech, lengths, keys=KEYS[:1], epoch=0)
     assert torch.equal(same, speech)
@@ -168,8 +210,8 @@ def test_silence_stays_silent() -> None:
 
 def test_a_bank_does_not_depend_on_how_its_loader_batches() -> None:
     sounds = {key: speechlike(length, length) for key, length in (("x", 300), ("b", 200), ("m", 450))}
-    one = NoiseBank([Recordings(list(sounds), *padded(list(sounds.values())))])
-    three = NoiseBank([Recordings([key], *padded([sounds[key]], extra=9)) for key in ("m", "x", "b", "m")])
+    one = AudioBank([Recordings(list(sounds), *padded(list(sounds.values())))])
+    three = AudioBank([Recordings([key], *padded([sounds[key]], extra=9)) for key in ("m", "x", "b", "m")])
     assert torch.equal(one.samples, three.samples)
     assert one.lengths.tolist() == three.lengths.tolist() == [200, 450, 300]
 
@@ -186,9 +228,9 @@ def test_a_bank_does_not_depend_on_how_its_loader_batches() -> None:
         (lambda: SpeedPerturb((1.0001,)), "small numbers"),
         (lambda: MixNoise(noise_bank(), snr_db=(20, 5)), "snr_db=(20, 5)"),
         (lambda: MixNoise(noise_bank(), probability=2), "probability=2"),
-        (lambda: NoiseBank([]), "empty"),
+        (lambda: AudioBank([]), "empty"),
         (
-            lambda: NoiseBank([Recordings(["a"], torch.ones(1, 900), torch.tensor([900]))], max_seconds=0.05),
+            lambda: AudioBank([Recordings(["a"], torch.ones(1, 900), torch.tensor([900]))], max_seconds=0.05),
             "max_seconds",
         ),
     ],

@@ -8,21 +8,24 @@ its neighbours. What is random takes `keys` and `epoch` as well and is a hash of
 rank, in any worker, in any order.
 """
 
+from .bank import AudioBank
 from .cmvn import GlobalCmvn, UtteranceCmvn
 from .fbank import Fbank
 from .log_mel import LogMel
-from .noise import MixNoise, NoiseBank
+from .noise import MixNoise
 from .resample import Resample
+from .reverberation import Reverberate
 from .spec_augment import SpecAugment
 from .speed_perturb import SpeedPerturb
 
 __all__ = [
+    "AudioBank",
     "Fbank",
     "GlobalCmvn",
     "LogMel",
     "MixNoise",
-    "NoiseBank",
     "Resample",
+    "Reverberate",
     "SpecAugment",
     "SpeedPerturb",
     "UtteranceCmvn",

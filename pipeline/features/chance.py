@@ -51,3 +51,8 @@ def below(draws: Tensor, limit: Tensor | int) -> Tensor:
 def between(draws: Tensor, low: float, high: float) -> Tensor:
     """Return float64 numbers from low up to high out of draws."""
     return low + (high - low) * (draws.double() / 2**32)
+
+
+def happens(draws: Tensor, probability: float) -> Tensor:
+    """Return whether something of that probability happens, to a millionth, bool."""
+    return below(draws, 1_000_000) < round(probability * 1_000_000)

@@ -58,6 +58,11 @@ def clear_padding(values: Tensor, lengths: Tensor) -> Tensor:
     return values.masked_fill(outside.view(*outside.shape, *[1] * (values.ndim - 2)), 0)
 
 
+def mean_power(audio: Tensor, lengths: Tensor) -> Tensor:
+    """Return the mean square of each utterance's samples, [B]; audio is zero after each utterance's end."""
+    return audio.square().sum(1) / lengths.clamp(min=1)
+
+
 def reflect_ends(audio: Tensor, lengths: Tensor, left: int, right: int, *, repeat_edge: bool) -> Tensor:
     """Continue each utterance beyond both of its ends by its mirror image.
 
