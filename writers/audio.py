@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-import numpy as np
 import soundfile
 from numpy.typing import NDArray
 from uttershard.pipeline.errors import ConfigError
-from uttershard.pipeline.reading.codecs import AudioError, AudioInfo, decode, measure, probe
+from uttershard.pipeline.reading.codecs import CODECS, AudioError, AudioInfo, decode, measure, probe
 from uttershard.pipeline.reading.convert import to_float32
 
 from .audio_files import open_audio
@@ -22,9 +21,6 @@ from .encode import encode, mix_channels, resample
 from .locators import Part, parse_parts
 from .probe import TOLERANCE_SECONDS, segment_problem
 from .settings import PackSettings
-
-_SEEKABLE = frozenset({"wav", "flac", "opus"})
-"""Codecs that soundfile seeks in exactly; Vorbis and MP3 come out slightly off near the end of a file."""
 
 _FLOAT_WAV = frozenset({"FLOAT", "DOUBLE", "PCM_32"})
 """WAV subtypes that need float32 to keep what the decoder gives."""
@@ -91,9 +87,10 @@ def _whole(file: BinaryIO, settings: PackSettings) -> PackedAudio:
 
 
 def _stays(info: AudioInfo, settings: PackSettings) -> bool:
-    """Say whether a file is already what is asked for."""
+    """Say whether a file is already what is asked for, and may stand in a shard."""
     return (
-        settings.codec in ("keep", info.codec)
+        CODECS[info.codec].packable
+        and settings.codec in ("keep", info.codec)
         and settings.sample_rate in (None, info.sample_rate)
         and settings.channels in (None, info.channels)
     )
@@ -112,10 +109,10 @@ def _sample_range(start: float, end: float | None, info: AudioInfo) -> tuple[int
 
 def _cut(file: BinaryIO, info: AudioInfo, first: int, last: int) -> NDArray[Any]:
     """Return samples `first` to `last`, holding no more than those in memory where the codec allows it."""
+    cut = CODECS[info.codec].cut
+    if cut is not None:
+        return cut(file, first, last)
     file.seek(0)
-    if info.codec not in _SEEKABLE:
-        whole = decode(info.codec, file.read(), info.num_samples, info.channels)
-        return np.array(whole[first:last])
     try:
         with soundfile.SoundFile(file) as source:
             source.seek(first)
@@ -129,6 +126,9 @@ def _cut(file: BinaryIO, info: AudioInfo, first: int, last: int) -> NDArray[Any]
 
 def _depth(file: BinaryIO, info: AudioInfo) -> str:
     """Return the subtype that keeps all that the source holds: PCM_16, PCM_24 or FLOAT."""
+    depth = CODECS[info.codec].depth
+    if depth is not None:
+        return depth(file)
     if info.dtype == "int16" or info.codec not in ("wav", "flac"):
         return "PCM_16"
     if info.codec == "flac":

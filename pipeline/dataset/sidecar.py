@@ -6,7 +6,7 @@
     num_samples   int64                of one channel, as decoded
     sample_rate   int32
     channels      int16
-    codec         dictionary<string>   wav, flac, opus, vorbis, mp3
+    codec         dictionary<string>   wav, flac, opus, vorbis, mp3; in adopted tars also aiff, sphere, ffmpeg
     text_chars    int32                characters of the transcript, 0 if there is none
     xxh3          uint64               xxh3_64 of the span
     …                                  metadata columns the user kept

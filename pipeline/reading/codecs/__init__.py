@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import BinaryIO
 
 from ...errors import ConfigError
-from . import flac, mp3, ogg, wav
+from . import aiff, ffmpeg, flac, mp3, ogg, sphere, wav
 from .base import AudioError, AudioInfo, Codec, DType, Samples, Scratch, as_bytes_view
 from .sniff import sniff, sniff_file
 
@@ -39,13 +39,24 @@ __all__ = [
     "probe",
 ]
 
-_ALL = (wav.CODEC, flac.CODEC, ogg.OPUS, ogg.VORBIS, mp3.CODEC)
+_ALL = (
+    wav.CODEC,
+    flac.CODEC,
+    ogg.OPUS,
+    ogg.VORBIS,
+    aiff.CODEC,
+    sphere.CODEC,
+    ffmpeg.CODEC,
+    mp3.CODEC,
+)
 
 CODECS: Mapping[str, Codec] = MappingProxyType({codec.name: codec for codec in _ALL})
 """Every codec by name, in the order in which a file is held against them; MP3, the least certain, is last."""
 
-EXTENSIONS: Mapping[str, str] = MappingProxyType({name: codec.extension for name, codec in CODECS.items()})
-"""Ending of a codec's members in a tar, without the dot."""
+EXTENSIONS: Mapping[str, str] = MappingProxyType(
+    {name: codec.extension for name, codec in CODECS.items() if codec.packable}
+)
+"""Ending of a codec's members in our tars, without the dot; of those codecs that stand in them."""
 
 AUDIO_EXTENSIONS: frozenset[str] = frozenset().union(*(codec.endings for codec in CODECS.values()))
 """File endings taken for audio, lower case, with the dot."""

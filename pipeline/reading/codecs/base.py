@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ...errors import DataError
 
+Depth: TypeAlias = Literal["PCM_16", "PCM_24", "FLOAT"]
 DType: TypeAlias = Literal["int16", "float32"]
 Samples: TypeAlias = NDArray[np.int16] | NDArray[np.float32]
 Scratch: TypeAlias = NDArray[np.int16] | None
@@ -55,6 +56,10 @@ class Codec:
         probe: Facts of a seekable file, read from as few of its bytes as can be trusted.
         decode: (data, num_samples, channels, scratch) to samples, [n] or [n, channels].
         peek_dtype: Type of the decoded samples, from the first bytes.
+        packable: Whether its files stand in our shards as they are; others are decoded and packed as FLAC or WAV.
+        cut: Samples from first to last of a seekable file, holding no more of them in memory; None where libsndfile
+            seeks to the sample.
+        depth: What keeps all that a file's samples hold; None for codecs that libsndfile knows, and lossy ones.
     """
 
     name: str
@@ -65,6 +70,9 @@ class Codec:
     probe: Callable[[BinaryIO], AudioInfo]
     decode: Callable[[memoryview, int, int, Scratch], Samples]
     peek_dtype: Callable[[memoryview], DType]
+    packable: bool = True
+    cut: Callable[[BinaryIO, int, int], Samples] | None = None
+    depth: Callable[[BinaryIO], Depth] | None = None
 
 
 def as_bytes_view(data: bytes | bytearray | memoryview) -> memoryview:

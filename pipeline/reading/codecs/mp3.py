@@ -52,9 +52,9 @@ def _measure(data: memoryview) -> AudioInfo:
         raise AudioError(f"truncated: the header promises {promised} MP3 frames, the file holds {found.frames}")
     if found.cut:
         raise AudioError(f"truncated: the file ends within an MP3 frame, behind {found.frames} whole ones")
-    # Some encoders leave one frame out of their count.
+    # Some encoders leave one frame out of their count; more are another file, joined to the first.
     if promised and found.frames > promised + 1:
-        raise AudioError(f"the header promises {promised} MP3 frames, the file holds {found.frames}: joined files?")
+        return _info(stream, _count(_without_info(data, stream), stream.first.channels))
     if promised and not found.gaps:
         return _info(stream, _promised_samples(data))
     return _info(stream, _count(data, stream.first.channels))
@@ -86,8 +86,58 @@ def _decode(data: memoryview, num_samples: int, channels: int, scratch: Scratch)
     samples = np.empty(num_samples * channels, np.float32)
     fill = _fill_by_soundfile if native.lib is None else _fill_by_miniaudio
     found, more = fill(data, num_samples, channels, samples)
+    if found < num_samples or more:
+        # Joined files: the decoder stops where the header of the first says that it ends.
+        stream = find_stream(data[:HEAD_BYTES])
+        if stream is not None and stream.has_info:
+            found, more = fill(_without_info(data, stream), num_samples, channels, samples)
     require_count(found, num_samples, more=more)
     return shaped(samples, channels)
+
+
+def _without_info(data: memoryview, stream: Stream) -> memoryview:
+    """All frames but the one that says how many there are."""
+    return data[stream.start + stream.first.num_bytes :]
+
+
+def _cut(file: BinaryIO, first: int, last: int) -> Samples:
+    """Decoded from the start, since a frame needs bits of those before it; only the part is kept."""
+    file.seek(0)
+    data = memoryview(file.read())
+    info = _measure(data)
+    data = data[id3_end(data) :]
+    stream = find_stream(data[:HEAD_BYTES])
+    if stream is not None and stream.has_info and info.num_samples != _promised_samples(data):
+        data = _without_info(data, stream)
+    samples = np.empty((last - first) * info.channels, np.float32)
+    skip = _skip_by_soundfile if native.lib is None else _skip_by_miniaudio
+    require_count(skip(data, first, last - first, info.channels, samples), last - first)
+    return shaped(samples, info.channels)
+
+
+def _skip_by_miniaudio(
+    data: memoryview, skipped: int, num_samples: int, channels: int, samples: NDArray[np.float32]
+) -> int:
+    """Decode and forget `skipped` samples, then decode into `samples`; how many came."""
+    read = native.lib.ma_dr_mp3_read_pcm_frames_f32
+    spare = native.pointer("float[]", np.empty(_COUNTING_BLOCK * channels, np.float32))
+    with _miniaudio_stream(data) as stream:
+        while skipped and (found := read(stream, min(skipped, _COUNTING_BLOCK), spare)):
+            skipped -= found
+        return int(read(stream, num_samples, native.pointer("float[]", samples)))
+
+
+def _skip_by_soundfile(
+    data: memoryview, skipped: int, num_samples: int, channels: int, samples: NDArray[np.float32]
+) -> int:
+    """As `_skip_by_miniaudio`."""
+    try:
+        with soundfile.SoundFile(io.BytesIO(data)) as stream:
+            while skipped and (found := len(stream.read(min(skipped, _COUNTING_BLOCK), dtype="float32"))):
+                skipped -= found
+            return len(stream.read(num_samples, out=shaped(samples, channels)))
+    except soundfile.LibsndfileError as error:
+        raise AudioError(f"damaged MP3: {error.error_string}") from error
 
 
 @contextmanager
@@ -161,4 +211,5 @@ CODEC = Codec(
     probe=_probe,
     decode=_decode,
     peek_dtype=_peek_dtype,
+    cut=_cut,
 )

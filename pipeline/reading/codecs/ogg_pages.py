@@ -57,15 +57,15 @@ def page_at(data: memoryview, start: int) -> Page:
     return Page(start, end, header[5])
 
 
-def ends_in_last_page(tail: memoryview) -> bool:
-    """Whether the end of a file, `LARGEST_PAGE_BYTES` of it, closes a stream with a whole page."""
+def closing_serial(tail: memoryview) -> bytes | None:
+    """The number of the stream that the end of a file, `LARGEST_PAGE_BYTES` of it, closes with a whole page."""
     raw, start = bytes(tail), len(tail)
     # "OggS" may also come up by chance within a packet, but hardly where a page of just that length would start.
     while (start := raw.rfind(b"OggS", 0, start)) >= 0:
         body = start + HEADER_BYTES + (raw[start + 26] if start + 26 < len(raw) else 0)
         if body + sum(raw[start + HEADER_BYTES : body]) == len(raw):
-            return bool(raw[start + 5] & _LAST_PAGE_FLAG)
-    return False
+            return serial_at(tail, start) if raw[start + 5] & _LAST_PAGE_FLAG else None
+    return None
 
 
 def pages(data: memoryview) -> Iterator[Page]:
@@ -81,23 +81,55 @@ def pages(data: memoryview) -> Iterator[Page]:
         start = page.end
 
 
-def checked_pages(data: memoryview) -> list[Page]:
-    """All pages of a whole Ogg file of one stream, each checked against its CRC.
+def checked_links(data: memoryview) -> list[memoryview]:
+    """The links of a whole Ogg file, each page checked against its CRC: one, or several if it is chained.
+
+    A link is a stream of its own; recorders and `cat` put them one after the other. The end of a stream need not be
+    marked, for a recorder that was stopped marks none: but a packet must end there.
 
     Raises:
-        AudioError: The file is cut or damaged, or holds several streams.
+        AudioError: The file is cut or damaged, or its streams run side by side.
     """
-    found: list[Page] = []
+    starts: list[int] = []
+    last: Page | None = None
     for page in pages(data):
         raw = bytes(data[page.start : page.end])
         if _crc(raw) != raw[_CRC]:
             raise AudioError(f"damaged: the Ogg page at byte {page.start} does not fit its checksum")
-        if page.opens_stream != (not found):
-            raise AudioError("an Ogg file of several streams is not supported")
-        found.append(page)
-    if not found or not found[-1].closes_stream:
-        raise AudioError("truncated: the last Ogg page is not marked as the last one")
-    return found
+        if page.opens_stream:
+            if last is not None and last.opens_stream:
+                raise AudioError("an Ogg file of several streams side by side (a video?) is not supported")
+            starts.append(page.start)
+        elif not starts:
+            raise AudioError("truncated: the first Ogg page does not open a stream")
+        last = page
+    if last is None or not (last.closes_stream or _ends_packet(data, last)):
+        raise AudioError("truncated: the last Ogg page ends within a packet")
+    return [with_end_mark(data[start:end]) for start, end in zip(starts, [*starts[1:], len(data)], strict=True)]
+
+
+def with_end_mark(link: memoryview) -> memoryview:
+    """The same link with its last page marked as the last; libsndfile takes no Opus without."""
+    last = 0
+    for page in pages(link):
+        last = page.start
+    if link[last + 5] & _LAST_PAGE_FLAG:
+        return link
+    raw = bytearray(link[last:])
+    raw[5] |= _LAST_PAGE_FLAG
+    raw[_CRC] = _crc(bytes(raw))
+    return memoryview(bytes(link[:last]) + bytes(raw))
+
+
+def serial_at(data: memoryview, start: int) -> bytes:
+    """The number of the stream that a page belongs to."""
+    return bytes(data[start:][_SERIAL])
+
+
+def _ends_packet(data: memoryview, page: Page) -> bool:
+    segments = data[page.start + 26]
+    # A packet goes on behind a segment of 255 bytes.
+    return bool(segments) and data[page.start + HEADER_BYTES + segments - 1] < 255
 
 
 def with_serial(data: bytes, serial: int) -> bytes:

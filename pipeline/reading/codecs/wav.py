@@ -33,6 +33,7 @@ from .base import (
     shaped,
     truncated,
 )
+from .pcm import ALAW, MULAW, from_floats, from_integers
 
 _PCM, _FLOAT, _ALAW, _MULAW, _EXTENSIBLE = 0x0001, 0x0003, 0x0006, 0x0007, 0xFFFE
 
@@ -173,52 +174,16 @@ def _peek_dtype(data: memoryview) -> DType:
     return _walk_memory(data).dtype
 
 
-def _from_uint8(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    return (raw.astype(np.float32) - np.float32(128)) * np.float32(2**-7)
-
-
-def _from_int24(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    wide = np.zeros((len(raw) // 3, 4), np.uint8)
-    wide[:, 1:] = raw.reshape(-1, 3)
-    return _from_int32(wide.reshape(-1))
-
-
-def _from_int32(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    return raw.view("<i4").astype(np.float32) * np.float32(2**-31)
-
-
-def _from_float64(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    return raw.view("<f8").astype(np.float32)
-
-
-def _mulaw_table() -> NDArray[np.float32]:
-    """ITU-T G.711 mu-law: sign, three bits of exponent, four of mantissa, all inverted; bias 0x84."""
-    code = ~np.arange(256, dtype=np.int32) & 0xFF
-    magnitude = (((code & 0x0F) << 3) + 0x84 << ((code & 0x70) >> 4)) - 0x84
-    return (np.where(code & 0x80, -magnitude, magnitude) / 32768).astype(np.float32)
-
-
-def _alaw_table() -> NDArray[np.float32]:
-    """ITU-T G.711 A-law: as mu-law, but every second bit inverted and the lowest segment linear."""
-    code = np.arange(256, dtype=np.int32) ^ 0x55
-    exponent = (code & 0x70) >> 4
-    step = ((code & 0x0F) << 4) + 8
-    magnitude = np.where(exponent == 0, step, step + 0x100 << np.maximum(exponent - 1, 0))
-    return (np.where(code & 0x80, magnitude, -magnitude) / 32768).astype(np.float32)
-
-
-_MULAW_TABLE = _mulaw_table()
-_ALAW_TABLE = _alaw_table()
-
 _CONVERTERS: dict[tuple[int, int], Callable[[NDArray[np.uint8]], NDArray[Any]]] = {
-    (_PCM, 1): _from_uint8,
+    # Bytes are unsigned, wider integers signed.
+    (_PCM, 1): lambda raw: from_integers(raw ^ np.uint8(0x80), 1, big_endian=False),
     (_PCM, 2): lambda raw: raw.view("<i2"),
-    (_PCM, 3): _from_int24,
-    (_PCM, 4): _from_int32,
+    (_PCM, 3): lambda raw: from_integers(raw, 3, big_endian=False),
+    (_PCM, 4): lambda raw: from_integers(raw, 4, big_endian=False),
     (_FLOAT, 4): lambda raw: raw.view("<f4"),
-    (_FLOAT, 8): _from_float64,
-    (_ALAW, 1): lambda raw: _ALAW_TABLE[raw],
-    (_MULAW, 1): lambda raw: _MULAW_TABLE[raw],
+    (_FLOAT, 8): lambda raw: from_floats(raw, 8, big_endian=False),
+    (_ALAW, 1): lambda raw: ALAW[raw],
+    (_MULAW, 1): lambda raw: MULAW[raw],
 }
 
 CODEC = Codec(

@@ -1,0 +1,54 @@
+"""Uncompressed samples of any kind as arrays: what WAV, AIFF and SPHERE hold.
+
+16-bit integers stay int16; all else becomes float32, scaled like soundfile (full scale is 1).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def from_integers(raw: NDArray[np.uint8], width: int, *, big_endian: bool) -> NDArray[Any]:
+    """Samples of signed integers of 1 to 4 bytes; 16-bit little-endian ones are a view of `raw`."""
+    order = ">" if big_endian else "<"
+    if width == 1:
+        return raw.view(np.int8).astype(np.float32) * np.float32(2**-7)
+    if width == 2:
+        return raw.view(f"{order}i2").astype(np.int16, copy=False)
+    if width == 3:
+        wide = np.zeros((len(raw) // 3, 4), np.uint8)
+        # The lowest byte stays zero, on whichever side that is.
+        wide[:, slice(0, 3) if big_endian else slice(1, 4)] = raw.reshape(-1, 3)
+        raw = wide.reshape(-1)
+    return raw.view(f"{order}i4").astype(np.float32) * np.float32(2**-31)
+
+
+def from_floats(raw: NDArray[np.uint8], width: int, *, big_endian: bool) -> NDArray[np.float32]:
+    """Samples of floats of 4 or 8 bytes."""
+    return raw.view(f"{'>' if big_endian else '<'}f{width}").astype(np.float32, copy=False)
+
+
+def _mulaw_table() -> NDArray[np.float32]:
+    """ITU-T G.711 mu-law: sign, three bits of exponent, four of mantissa, all inverted; bias 0x84."""
+    code = ~np.arange(256, dtype=np.int32) & 0xFF
+    magnitude = (((code & 0x0F) << 3) + 0x84 << ((code & 0x70) >> 4)) - 0x84
+    return (np.where(code & 0x80, -magnitude, magnitude) / 32768).astype(np.float32)
+
+
+def _alaw_table() -> NDArray[np.float32]:
+    """ITU-T G.711 A-law: as mu-law, but every second bit inverted and the lowest segment linear."""
+    code = np.arange(256, dtype=np.int32) ^ 0x55
+    exponent = (code & 0x70) >> 4
+    step = ((code & 0x0F) << 4) + 8
+    magnitude = np.where(exponent == 0, step, step + 0x100 << np.maximum(exponent - 1, 0))
+    return (np.where(code & 0x80, magnitude, -magnitude) / 32768).astype(np.float32)
+
+
+MULAW = _mulaw_table()
+"""Sample of each mu-law byte."""
+
+ALAW = _alaw_table()
+"""Sample of each A-law byte."""

@@ -1,0 +1,143 @@
+"""Codecs that are a header and uncompressed samples behind it (AIFF, SPHERE): all but the header is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+
+from .base import (
+    AudioInfo,
+    Codec,
+    Depth,
+    DType,
+    Samples,
+    Scratch,
+    file_size,
+    read_at,
+    require_channels,
+    require_count,
+    require_samples,
+    shaped,
+    truncated,
+)
+from .pcm import ALAW, MULAW, from_floats, from_integers
+
+ReadAt = Callable[[int, int], memoryview]
+"""Bytes of a file, (start, count); fewer only at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class PcmLayout:
+    """Where the samples are and what they are."""
+
+    kind: str
+    """`int`, `uint` (of one byte), `float`, `mulaw` or `alaw`."""
+    width: int
+    """Bytes of a sample."""
+    big_endian: bool
+    channels: int
+    sample_rate: int
+    data_start: int
+    num_samples: int | None
+    """Of each channel; None if the header leaves it open: then all that follows is samples."""
+
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of one sample of all channels."""
+        return self.width * self.channels
+
+    @property
+    def dtype(self) -> DType:
+        """Type of the decoded samples."""
+        return "int16" if (self.kind, self.width) == ("int", 2) else "float32"
+
+    @property
+    def depth(self) -> Depth:
+        """What keeps all that the samples hold."""
+        if self.kind == "float" or self.width == 4:
+            return "FLOAT"
+        return "PCM_24" if self.width == 3 else "PCM_16"
+
+    def count(self, file_bytes: int) -> int:
+        """Samples of each channel in a file of that many bytes.
+
+        Raises:
+            AudioError: The header promises more.
+        """
+        found = max(0, file_bytes - self.data_start) // self.frame_bytes
+        if self.num_samples is None:
+            return found
+        if found < self.num_samples:
+            raise truncated(self.num_samples, found)
+        return self.num_samples
+
+    def decode(self, data: memoryview) -> Samples:
+        """Samples of whole frames."""
+        raw = np.frombuffer(data, np.uint8)
+        if self.kind == "float":
+            samples: Samples = from_floats(raw, self.width, big_endian=self.big_endian)
+        elif self.kind == "mulaw":
+            samples = MULAW[raw]
+        elif self.kind == "alaw":
+            samples = ALAW[raw]
+        elif self.kind == "uint":
+            samples = from_integers(raw ^ np.uint8(0x80), 1, big_endian=False)
+        else:
+            samples = from_integers(raw, self.width, big_endian=self.big_endian)
+        return shaped(samples, self.channels)
+
+
+def pcm_codec(
+    name: str,
+    endings: frozenset[str],
+    matches: Callable[[memoryview], bool],
+    parse: Callable[[ReadAt, int], PcmLayout],
+) -> Codec:
+    """A codec whose files `parse` finds the samples of, given how to read and the size of the file."""
+
+    def parse_memory(data: memoryview) -> PcmLayout:
+        return parse(lambda start, count: data[start : start + count], len(data))
+
+    def parse_file(file: BinaryIO) -> PcmLayout:
+        return parse(lambda start, count: read_at(file, start, count), file_size(file))
+
+    def info(layout: PcmLayout, file_bytes: int) -> AudioInfo:
+        count = layout.count(file_bytes)
+        return require_samples(AudioInfo(name, count, layout.sample_rate, layout.channels, layout.dtype))
+
+    def measure(data: memoryview) -> AudioInfo:
+        return info(parse_memory(data), len(data))
+
+    def probe(file: BinaryIO) -> AudioInfo:
+        return info(parse_file(file), file_size(file))
+
+    def decode(data: memoryview, num_samples: int, channels: int, scratch: Scratch) -> Samples:
+        layout = parse_memory(data)
+        require_channels(layout.channels, channels)
+        require_count(layout.count(len(data)), num_samples)
+        end = layout.data_start + num_samples * layout.frame_bytes
+        return layout.decode(data[layout.data_start : end])
+
+    def cut(file: BinaryIO, first: int, last: int) -> Samples:
+        layout = parse_file(file)
+        start, count = layout.data_start + first * layout.frame_bytes, last - first
+        data = read_at(file, start, count * layout.frame_bytes)
+        require_count(len(data) // layout.frame_bytes, count)
+        return layout.decode(data)
+
+    return Codec(
+        name=name,
+        extension=name,
+        endings=endings,
+        matches=matches,
+        measure=measure,
+        probe=probe,
+        decode=decode,
+        peek_dtype=lambda data: parse_memory(data).dtype,
+        packable=False,
+        cut=cut,
+        depth=lambda file: parse_file(file).depth,
+    )
