@@ -1,13 +1,15 @@
 """GlobalCmvn and UtteranceCmvn: mean 0 and variance 1, over the corpus or over each utterance."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from datasets import Packed
 from features_cases import padded
-from uttershard.pipeline import GlobalCmvn, UtteranceCmvn
+from uttershard.pipeline import Batch, Fbank, GlobalCmvn, SpecAugment, UtteranceCmvn
 from uttershard.pipeline.errors import ConfigError, DataError, UttershardError
 
 FRAMES = (50, 7, 120, 1)
@@ -115,3 +117,19 @@ def test_features_of_another_size() -> None:
     cmvn = GlobalCmvn({"count": 1, "sum": [0.0] * 3, "sum_square": [1.0] * 3})
     with pytest.raises(ConfigError, match="3 dimensions, the features 80"):
         cmvn(torch.zeros(1, 5, 80), torch.tensor([5]))
+
+
+def test_the_chain_of_the_readme(flac: Packed, tmp_path: Path) -> None:
+    fbank, mask = Fbank(num_mel_bins=80), SpecAugment(seed=0)
+    energies = [features[:length] for batch in flac.loader() for features, length in _rows(fbank, batch)]
+    cmvn = GlobalCmvn(write_stats(tmp_path / "feats_stats.npz", energies))
+    for batch in flac.loader(num_workers=1):
+        features, lengths = cmvn(*fbank(batch.audio, batch.audio_lengths))
+        features, lengths = mask(features, lengths, keys=batch.keys, epoch=batch.epoch)
+        assert features.shape == (len(batch), int(lengths.max()), 80)
+        assert torch.isfinite(features).all()
+
+
+def _rows(fbank: Fbank, batch: Batch) -> Iterator[tuple[torch.Tensor, int]]:
+    features, lengths = fbank(batch.audio, batch.audio_lengths)
+    yield from zip(features, lengths.tolist(), strict=True)
