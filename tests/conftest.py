@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from datasets import Packed, make_dataset
+from fault_proxy import FaultProxy
+from packed import Packed, make_dataset
+from s3_cases import RemoteDataset
 from s3_server import S3Server, start_server, stop
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -65,3 +67,18 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     server, process = start_server(tmp_path_factory.mktemp("seaweedfs"))
     yield server
     stop(process)
+
+
+@pytest.fixture(scope="session")
+def remote(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> RemoteDataset:
+    """48 utterances in eight shards, in the S3 server and on the disk."""
+    packed = make_dataset(tmp_path_factory.mktemp("remote"), shards=8)
+    return RemoteDataset(packed, s3.upload(packed.address, "train"), s3)
+
+
+@pytest.fixture
+def proxy(s3: S3Server) -> Iterator[FaultProxy]:
+    """A proxy in front of the S3 server, harmless until it is given faults."""
+    running = FaultProxy(s3.endpoint).start()
+    yield running
+    running.stop()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import Packed, Seen, keys_of, run, seen
+from packed import Packed, Seen, keys_of, run, seen
 from torch.utils.data import DataLoader
 from uttershard.pipeline import Batch, ShardSet
 from uttershard.pipeline.errors import ConfigError

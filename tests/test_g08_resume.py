@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datasets import BINS, Packed, Seen, run, seen
+from packed import BINS, Packed, Seen, run, seen
 from uttershard.pipeline import ShardLoader
 from uttershard.pipeline.errors import ConfigError, ShardingError
 from uttershard.pipeline.storage.base import Spans

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from datasets import Packed, keys_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from packed import Packed, keys_of
 from uttershard.pipeline import ShardSet
 from uttershard.pipeline.dataset.digest import digest_bytes, span_checksum
 from uttershard.pipeline.dataset.manifest import ShardEntry, encode_manifest

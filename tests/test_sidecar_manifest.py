@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from datasets import Packed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packed import Packed
 from uttershard.pipeline import ShardSet
 from uttershard.pipeline.dataset.manifest import Manifest, ShardEntry, decode_manifest, encode_manifest, shard_names
 from uttershard.pipeline.dataset.sidecar import (
@@ -180,7 +180,7 @@ def test_a_sidecar_of_another_tar_is_refused_even_if_listed(broken: Packed) -> N
     first, second = manifest.shards[:2]
     wrong = replace(first, tar=second.tar, tar_bytes=second.tar_bytes, tar_digest=second.tar_digest)
     _write(broken, encode_manifest(replace(manifest, shards=(wrong, *manifest.shards[1:]))))
-    with pytest.raises(DataError, match="shard-000000.parquet: describes another tar than shard-000001.tar"):
+    with pytest.raises(DataError, match=r"shard-000000.parquet: describes another tar than shard-000001.tar"):
         ShardSet.open(broken.address).index()
 
 
@@ -211,7 +211,7 @@ def test_a_dataset_is_opened_by_any_form_of_its_address(flac: Packed, form: str)
 
 def test_no_manifest_no_dataset(broken: Packed) -> None:
     (broken.address / "dataset.json").unlink()
-    with pytest.raises(DataError, match="no dataset at .*broken: dataset.json is not there.*run it again"):
+    with pytest.raises(DataError, match=r"no dataset at .*broken: dataset.json is not there.*run it again"):
         ShardSet.open(broken.address)
 
 
