@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import Packed
 from features_cases import padded
+from packed import Packed
 from uttershard.pipeline import Batch, Fbank, GlobalCmvn, SpecAugment, UtteranceCmvn
 from uttershard.pipeline.errors import ConfigError, DataError, UttershardError
 

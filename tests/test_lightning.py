@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
-from datasets import BINS, Packed, keys_of, make_dataset
+from packed import BINS, Packed, keys_of, make_dataset
 from torch.utils.data import DataLoader
 from uttershard.pipeline import Batch, ShardLoader
 from uttershard.pipeline.errors import ConfigError

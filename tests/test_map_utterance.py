@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import Packed, seen
+from packed import Packed, seen
 from torch.utils.data import DataLoader
 from uttershard.pipeline import Utterance
 from uttershard.pipeline.errors import ConfigError, DataError, UttershardError

@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 import pytest
-from datasets import BINS, Packed
+from packed import BINS, Packed
 
 PLACES: dict[str, dict[str, Any]] = {"threads": {"threads": 2}, "processes": {"num_workers": 1}}
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import Packed, keys_of, make_dataset
+from packed import Packed, keys_of, make_dataset
 from uttershard.pipeline import ShardLoader
 from uttershard.pipeline.errors import ConfigError, ShardingError
 from uttershard.pipeline.testing import check_elastic_resume, check_resume, fingerprint

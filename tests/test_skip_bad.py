@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import Packed, seen
+from packed import Packed, seen
 from torch.utils.data import DataLoader
 from uttershard.pipeline import ShardSet
 from uttershard.pipeline.dataset.digest import span_checksum

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import soxr
-from datasets import Packed, keys_of, run, seen
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packed import Packed, keys_of, run, seen
 from uttershard.pipeline import ShardLoader
 from uttershard.pipeline.errors import ConfigError
 from uttershard.pipeline.planning.speed import Speed

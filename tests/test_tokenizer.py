@@ -8,7 +8,7 @@ import pytest
 import sentencepiece
 import tokenizers
 import torch
-from datasets import Packed
+from packed import Packed
 from torch.utils.data import DataLoader
 from uttershard.pipeline import Batch, Utterance
 from uttershard.pipeline.errors import ConfigError, DataError, UttershardError

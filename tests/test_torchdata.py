@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from datasets import Packed, keys_of, make_dataset
+from packed import Packed, keys_of, make_dataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 from uttershard.pipeline import Batch
 from uttershard.pipeline.errors import ConfigError, ShardingError
