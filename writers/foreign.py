@@ -8,6 +8,7 @@ Members of one key stand one after the other, or they are not of one utterance. 
 member has; the metadata is what else is in that.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -59,7 +60,7 @@ def split_key(name: str, naming: str) -> tuple[str, str]:
     """
     if naming not in NAMINGS:
         raise ConfigError(f"naming is {naming!r}; it can be {', '.join(NAMINGS)}")
-    folder, slash, base = name.rpartition("/")
+    folder, slash, base = name.removeprefix("./").rpartition("/")
     stem, _, ending = base.rpartition(".") if naming == "wenet" else base.partition(".")
     return folder + slash + stem, ending.lower()
 
@@ -77,6 +78,8 @@ def group_members(members: Iterable[Member], naming: str) -> Iterator[Group]:
             if ending in parts:
                 problem = problem or f"the member {member.name!r} is there twice"
             parts[ending] = member
+        if problem is None and any(before.end != after.header for before, after in itertools.pairwise(group)):
+            problem = "its members are not adjacent: something else is between them"
         if problem is None and first != group[0].header:
             problem = f"its members are not adjacent: others of the same key are at offset {first}"
         yield Group(key, parts, problem or _audio_problem(parts))

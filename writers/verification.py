@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from uttershard.pipeline.dataset.digest import FileDigest, span_checksum
+from uttershard.pipeline.dataset.digest import UNCHECKED, FileDigest, is_of_bytes, span_checksum
 from uttershard.pipeline.dataset.files import local_path
 from uttershard.pipeline.dataset.manifest import ShardEntry
-from uttershard.pipeline.dataset.members import member_name
+from uttershard.pipeline.dataset.members import is_member_of, member_name
 from uttershard.pipeline.dataset.shardset import ShardSet
+from uttershard.pipeline.dataset.sidecar import FOREIGN
 from uttershard.pipeline.dataset.tar import BLOCK, TarError, map_tar, split_name, walk_span
 from uttershard.pipeline.errors import ConfigError, DataError, UttershardError
-from uttershard.pipeline.reading.codecs import AUDIO_EXTENSIONS, AudioError, decode
+from uttershard.pipeline.reading.codecs import AudioError, decode
+from uttershard.pipeline.reading.members import audio_members
 
 from .describe import read_record
 from .progress import Progress, Silent
@@ -103,7 +105,7 @@ def _check_shard(dataset: ShardSet, shard: int, deep: bool) -> list[Problem]:
     entry = dataset.manifest.shards[shard]
     try:
         dataset.check_tar_size(shard)
-        rows, _ = dataset.sidecar(shard)
+        rows, info = dataset.sidecar(shard)
     except UttershardError as error:
         return [Problem(entry.tar, None, None, str(error))]
     path = local_path(dataset.tar_address(shard))
@@ -114,11 +116,15 @@ def _check_shard(dataset: ShardSet, shard: int, deep: bool) -> list[Problem]:
     except UttershardError as error:
         return [Problem(entry.tar, None, None, str(error))]
     problems = _check_totals(entry, rows)
+    foreign = info.naming == FOREIGN
     problems += [
         Problem(entry.tar, row["key"], row["offset"], what)
         for row, expected in _with_expected_offset(rows.to_pylist())
-        for what in _check_utterance(tar, row, expected, deep)
+        # Adopted tars may hold other things between utterances.
+        for what in _check_utterance(tar, row, row["offset"] if foreign else expected, deep, foreign)
     ]
+    if not is_of_bytes(entry.tar_digest):
+        return problems
     digest = FileDigest()
     for start in range(0, len(tar), _PIECE):
         digest.update(tar[start : start + _PIECE])
@@ -153,35 +159,38 @@ def _with_expected_offset(rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str
         expected = row["offset"] + row["nbytes"]
 
 
-def _check_utterance(tar: memoryview, row: dict[str, Any], expected_offset: int, deep: bool) -> list[str]:
+def _check_utterance(
+    tar: memoryview, row: dict[str, Any], expected_offset: int, deep: bool, foreign: bool
+) -> list[str]:
     span = tar[row["offset"] : row["offset"] + row["nbytes"]]
     if row["offset"] != expected_offset or len(span) != row["nbytes"] or len(span) % BLOCK:
         return [
             f"the sidecar places it at {row['offset']} with {row['nbytes']} bytes, which does not follow from its rows"
         ]
-    if span_checksum(span) != row["xxh3"]:
+    if row["xxh3"] != UNCHECKED and span_checksum(span) != row["xxh3"]:
         return ["its bytes are damaged: the checksum does not match the sidecar's"]
     try:
-        members = {
-            split_name(member.name): span[member.start : member.start + member.size] for member in walk_span(span)
-        }
+        members = {member.name: span[member.start : member.start + member.size] for member in walk_span(span)}
     except TarError as error:
         return [str(error)]
-    problems = [
-        f"member {stem}.{ending} belongs to another id" for stem, ending in members if stem != member_name(row["key"])
-    ]
-    parts = {ending: data for (_, ending), data in members.items()}
+    belongs = is_member_of if foreign else _is_named_by
+    problems = [f"member {name} belongs to another id" for name in members if not belongs(name, row["key"])]
+    parts = {split_name(name)[1]: data for name, data in members.items()}
     try:
-        if read_record(parts.get("json", b"null"))["id"] != row["key"]:
+        if not foreign and read_record(parts.get("json", b"null"))["id"] != row["key"]:
             problems.append("its .json member holds another id")
     except DataError as error:
         problems.append(str(error))
-    audio = [data for ending, data in parts.items() if f".{ending}" in AUDIO_EXTENSIONS]
+    audio = [parts[ending] for ending in audio_members(parts)]
     if len(audio) != 1:
         problems.append(f"{len(audio)} audio members")
     elif deep:
         problems.extend(_check_audio(audio[0], row))
     return problems
+
+
+def _is_named_by(name: str, key: str) -> bool:
+    return split_name(name)[0] == member_name(key)
 
 
 def _check_audio(audio: memoryview, row: dict[str, Any]) -> list[str]:

@@ -11,6 +11,23 @@ import xxhash
 PREFIX = "xxh3_128:"
 
 
+HEADERS_PREFIX = "headers_xxh3_128:"
+"""Of a digest over the size and the headers of a tar whose data nobody has read (adopted from a store)."""
+
+UNCHECKED = 0
+"""In the sidecar's `xxh3` column: the span has not been read, so there is no checksum of it."""
+
+
+def is_of_bytes(digest: str) -> bool:
+    """Say whether a digest is of all bytes of a file, so that they can be held against it.
+
+    Example:
+        >>> is_of_bytes("xxh3_128:00"), is_of_bytes("headers_xxh3_128:00")
+        (True, False)
+    """
+    return digest.startswith(PREFIX)
+
+
 class FileDigest:
     """A running digest and size of a file that is written or read in pieces."""
 

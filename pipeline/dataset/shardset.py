@@ -14,7 +14,7 @@ from ..remote.retry import Limits
 from .digest import digest_bytes
 from .files import StorageOptions, file_size, join, local_path, read_bytes
 from .manifest import MANIFEST_NAME, Manifest, decode_manifest
-from .sidecar import SidecarInfo, decode_sidecar, sidecar_schema
+from .sidecar import FOREIGN, SidecarInfo, decode_sidecar, sidecar_schema
 from .stats import load_stats
 
 _READERS = 16
@@ -67,6 +67,11 @@ class ShardSet:
     def digest(self) -> str:
         """Digest of all that the dataset holds; plans and resume states are tied to it."""
         return self.manifest.digest
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the tars are another tool's, adopted as they are."""
+        return self.manifest.fingerprint.get("naming") == FOREIGN
 
     @property
     def hours(self) -> float:

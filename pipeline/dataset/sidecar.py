@@ -8,7 +8,7 @@
     channels      int16
     codec         dictionary<string>   wav, flac, opus, vorbis, mp3; in adopted tars also aiff, sphere, ffmpeg
     text_chars    int32                characters of the transcript, 0 if there is none
-    xxh3          uint64               xxh3_64 of the span
+    xxh3          uint64               xxh3_64 of the span; 0 if it has not been read (adopted from a store)
     …                                  metadata columns the user kept
 
 File metadata, under the key `uttershard`: a JSON object, see SidecarInfo.
@@ -42,6 +42,9 @@ SCHEMA = pa.schema(
 
 COLUMN_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_()}
 """The types a metadata column can have, by the name that the manifest gives them."""
+
+FOREIGN = "foreign"
+"""Of SidecarInfo.naming, and of the manifest's fingerprint: the tars are another tool's."""
 
 _METADATA_KEY = b"uttershard"
 

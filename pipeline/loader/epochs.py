@@ -16,7 +16,7 @@ from ..planning.partition import logical_bounds
 from ..planning.plan import EpochPlan, count_oversize, lay_out_rest, plan_epoch, windows_of_rank
 from ..planning.settings import Batching, Filters, Sharding
 from ..planning.speed import Speed
-from ..reading.spans import INDEX_COLUMNS, BatchSpec, SpanIndex
+from ..reading.spans import INDEX_COLUMNS, TEXT_COLUMN, BatchSpec, SpanIndex
 from ..reading.utterance import AudioForm
 from .metrics import StepSizes
 from .shared import SharedColumns
@@ -57,7 +57,7 @@ class Epochs:
             filters=settings.filters,
             frame_shift=settings.frame_shift,
         )
-        self.index = SpanIndex.from_table(table, shards.rows_per_shard)
+        self.index = SpanIndex.from_table(table, shards.rows_per_shard, foreign=shards.is_foreign)
         _check_form(self.index, self._corpus, form)
         self.form = form if settings.speed is None else self._form_when_played(form, settings.speed)
         self.course = Course()
@@ -216,7 +216,8 @@ def _columns(shards: ShardSet, filters: Filters) -> list[str]:
     """Name the sidecar columns that planning and reading need; all if a ready expression may name any."""
     if filters.columns is None:
         return list(shards.columns)
-    return [name for name in shards.columns if name in INDEX_COLUMNS or name in filters.columns]
+    needed = {*INDEX_COLUMNS, *filters.columns, *((TEXT_COLUMN,) if shards.is_foreign else ())}
+    return [name for name in shards.columns if name in needed]
 
 
 def _check_form(index: SpanIndex, corpus: Corpus, form: AudioForm) -> None:

@@ -15,6 +15,9 @@ from ..storage.base import Spans
 INDEX_COLUMNS = ("key", "offset", "nbytes", "num_samples", "sample_rate", "channels", "codec", "xxh3")
 """The sidecar columns that reading needs."""
 
+TEXT_COLUMN = "text"
+"""The sidecar column of adopted tars whose transcripts are in a manifest (NeMo's)."""
+
 
 @dataclass(frozen=True)
 class Ahead:
@@ -43,6 +46,10 @@ class BatchSpec:
     sample_rate: NDArray[np.int32]
     channels: NDArray[np.int16]
     xxh3: NDArray[np.uint64]
+    foreign: bool = False
+    """Whether the tars are another tool's: text and metadata are where that tool puts them."""
+    texts: tuple[str | None, ...] | None = None
+    """Transcripts that are in no tar but in the sidecar; None if there are none."""
     ahead: Ahead | None = None
 
     def __len__(self) -> int:
@@ -60,6 +67,7 @@ class BatchSpec:
             sample_rate=self.sample_rate[chosen],
             channels=self.channels[chosen],
             xxh3=self.xxh3[chosen],
+            texts=None if self.texts is None else tuple(self.texts[row] for row in rows),
         )
 
 
@@ -80,20 +88,34 @@ class SpanIndex:
     codec: NDArray[np.int8]
     xxh3: NDArray[np.uint64]
     codec_names: tuple[str, ...]
+    foreign: bool
+    text_bytes: NDArray[np.uint8]
+    text_offsets: NDArray[np.int64]
+    """Transcripts that are in no tar, as the ids are; empty if there are none."""
+    has_text: NDArray[np.bool_]
 
     @classmethod
-    def from_table(cls, table: pa.Table, rows_per_shard: NDArray[np.int64]) -> "SpanIndex":
-        """Take the columns of INDEX_COLUMNS out of a table of the whole dataset, in dataset order."""
+    def from_table(cls, table: pa.Table, rows_per_shard: NDArray[np.int64], *, foreign: bool = False) -> "SpanIndex":
+        """Take the columns of INDEX_COLUMNS out of a table of the whole dataset, in dataset order.
+
+        Args:
+            table: The columns; of adopted tars with TEXT_COLUMN, if there is one.
+            rows_per_shard: Utterances of each shard.
+            foreign: Whether the tars are another tool's.
+        """
+        texts = table[TEXT_COLUMN] if foreign and TEXT_COLUMN in table.column_names else None
         table = table.select(list(INDEX_COLUMNS)).combine_chunks()
-        keys = _one_chunk(table["key"].cast(pa.large_string()))
+        key_bytes, key_offsets = _string_arrays(table["key"])
+        text_bytes, text_offsets = _string_arrays(pa.chunked_array([[]], pa.string()) if texts is None else texts)
         codec = _one_chunk(table["codec"])
-        _, offsets, data = keys.buffers()
         return cls(
             first_row=np.concatenate([[0], np.cumsum(rows_per_shard)]).astype(np.int64),
-            key_bytes=np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8),
-            key_offsets=np.frombuffer(offsets, np.int64, count=len(keys) + 1, offset=8 * keys.offset)
-            if len(keys)
-            else np.zeros(1, np.int64),
+            key_bytes=key_bytes,
+            key_offsets=key_offsets,
+            foreign=foreign,
+            text_bytes=text_bytes,
+            text_offsets=text_offsets,
+            has_text=np.empty(0, np.bool_) if texts is None else np.asarray(texts.is_valid().to_numpy(), np.bool_),
             codec=codec.indices.to_numpy(zero_copy_only=False).astype(np.int8),
             codec_names=tuple(codec.dictionary.to_pylist()),
             **{
@@ -109,6 +131,12 @@ class SpanIndex:
         """Return the id of one utterance."""
         return self.key_bytes[self.key_offsets[row] : self.key_offsets[row + 1]].tobytes().decode("utf-8")
 
+    def text(self, row: int) -> str | None:
+        """Return the transcript of one utterance, of those that are in no tar."""
+        if not self.has_text[row]:
+            return None
+        return self.text_bytes[self.text_offsets[row] : self.text_offsets[row + 1]].tobytes().decode("utf-8")
+
     def spec(self, rows: NDArray[np.int64], *, epoch: int, step: int, filler: bool = False) -> BatchSpec:
         """Look up one batch by the ordinals of its utterances."""
         shard = np.searchsorted(self.first_row, rows, side="right").astype(np.int32) - 1
@@ -123,7 +151,19 @@ class SpanIndex:
             sample_rate=self.sample_rate[rows],
             channels=self.channels[rows],
             xxh3=self.xxh3[rows],
+            foreign=self.foreign,
+            texts=tuple(self.text(row) for row in rows.tolist()) if len(self.has_text) else None,
         )
+
+
+def _string_arrays(column: pa.ChunkedArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return strings as UTF-8, one after the other, and where each begins."""
+    strings = _one_chunk(column.cast(pa.large_string()))
+    if not len(strings):
+        return np.empty(0, np.uint8), np.zeros(1, np.int64)
+    _, offsets, data = strings.buffers()
+    data_bytes = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    return data_bytes, np.frombuffer(offsets, np.int64, count=len(strings) + 1, offset=8 * strings.offset)
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dataset.digest import span_checksum
-from ..dataset.members import member_name
+from ..dataset.digest import UNCHECKED, span_checksum
+from ..dataset.members import is_member_of
 from ..dataset.tar import TarError, split_name, walk_span
 from ..errors import ConfigError, DataError
-from .codecs import AUDIO_EXTENSIONS, AudioError, decode
+from .codecs import AUDIO_EXTENSIONS, AudioError, Scratch, decode
 from .convert import mix_channels, resample, to_float32
+from .members import read_metadata, read_text
 from .spans import BatchSpec
 
 Samples = NDArray[Any]
@@ -81,7 +82,8 @@ def split_span(spec: BatchSpec, row: int, span: memoryview, tar: str) -> Members
         span: Its bytes.
         tar: Address of its tar, for error messages.
     """
-    if span_checksum(span) != int(spec.xxh3[row]):
+    expected = int(spec.xxh3[row])
+    if span_checksum(span) != expected if expected != UNCHECKED else not _is_of(spec.keys[row], span):
         raise UtteranceError(f"{where_it_is(spec, row, tar)}: {_what_changed(spec.keys[row], span)}")
     parts: dict[str, memoryview] = {}
     try:
@@ -93,6 +95,8 @@ def split_span(spec: BatchSpec, row: int, span: memoryview, tar: str) -> Members
     if len(audio) != 1:
         found = f"{len(audio)} audio members ({', '.join(parts)})"
         raise UtteranceError(f"{where_it_is(spec, row, tar)}: {found}, expected one")
+    if spec.foreign:
+        return _foreign_members(spec, row, parts, parts[audio[0]], tar)
     try:
         text = str(parts["txt"], "utf-8") if "txt" in parts else None
         meta = _decode_json(str(parts["json"], "utf-8")) if "json" in parts else {}
@@ -104,13 +108,25 @@ def split_span(spec: BatchSpec, row: int, span: memoryview, tar: str) -> Members
     return Members(parts[audio[0]], text, meta)
 
 
+def _foreign_members(spec: BatchSpec, row: int, parts: dict[str, memoryview], audio: memoryview, tar: str) -> Members:
+    """Find text and metadata where other tools put them (see members.py), the text else in the sidecar."""
+    try:
+        meta = read_metadata(parts)
+        text = read_text(parts, meta)
+    except DataError as error:
+        raise UtteranceError(f"{where_it_is(spec, row, tar)}: {error}") from error
+    if text is None and spec.texts is not None:
+        text = spec.texts[row]
+    return Members(audio, text, meta)
+
+
 @lru_cache(maxsize=1024)
 def _is_audio(ending: str) -> bool:
     return f".{ending.rpartition('.')[2]}" in AUDIO_EXTENSIONS
 
 
 def decode_utterance(
-    spec: BatchSpec, row: int, audio: memoryview, form: AudioForm, scratch: NDArray[np.int16] | None, tar: str
+    spec: BatchSpec, row: int, audio: memoryview, form: AudioForm, scratch: Scratch, tar: str
 ) -> Samples:
     """Decode one utterance and bring it into the form asked for; may return a view of `audio` or of `scratch`."""
     num_samples, channels = int(spec.num_samples[row]), int(spec.channels[row])
@@ -135,17 +151,27 @@ def where_it_is(spec: BatchSpec, row: int, tar: str) -> str:
 
 def _what_changed(key: str, span: memoryview) -> str:
     """Tell a damaged utterance from a sidecar that belongs to another tar."""
-    try:
-        found = split_name(next(walk_span(span)).name)[0]
-    except (TarError, StopIteration):
-        found = None
-    if found == member_name(key):
+    if _is_of(key, span):
         return (
             "its bytes are damaged (the checksum does not match the sidecar's). Copy the tar again, or pack it again; "
             "`uttershard verify` lists all that is damaged"
         )
-    there = "no tar header is there" if found is None else f"the member there is {found!r}"
+    found = _first_name(span)
+    there = "no tar header is there" if found is None else f"the member there is {split_name(found)[0]!r}"
     return (
         f"the tar is not the one that the sidecar describes, or is damaged: {there}. The sidecar is stale or the tar "
         "was replaced: copy both again, or rebuild the sidecar with `uttershard index`"
     )
+
+
+def _is_of(key: str, span: memoryview) -> bool:
+    """Say whether a span begins with a member of this utterance."""
+    found = _first_name(span)
+    return found is not None and is_member_of(found, key)
+
+
+def _first_name(span: memoryview) -> str | None:
+    try:
+        return next(walk_span(span)).name
+    except (TarError, StopIteration):
+        return None
