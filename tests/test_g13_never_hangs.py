@@ -256,6 +256,23 @@ def test_a_loader_that_is_dropped_in_mid_epoch_leaves_nothing_behind(
     del loader, batches
 
 
+@pytest.mark.parametrize("hands", HANDS, ids=str)
+def test_dropping_does_not_wait_for_the_garbage_collector(flac: Packed, hands: dict[str, Any]) -> None:
+    before, threads = set(workers_of(psutil.Process())), threading.active_count()
+    gc.collect()
+    gc.disable()
+    try:
+        loader = flac.loader(**hands)
+        batches = iter(loader)
+        next(batches)
+        del batches
+        assert threading.active_count() == threads or "num_workers" in hands
+        del loader
+        assert set(workers_of(psutil.Process())) <= before
+    finally:
+        gc.enable()
+
+
 def test_batches_outlive_their_loader(flac: Packed, expected: list[Seen]) -> None:
     for hands in HANDS:
         held = list(flac.loader(**hands))

@@ -93,7 +93,7 @@ class WorkerPool:
         """Whether the processes are there for another epoch, all of them, with nothing left over from the last."""
         return self._settings.persistent_workers and not self._failed and all(map(_is_alive, self._workers))
 
-    def decode(self, specs: Iterable[BatchSpec]) -> Generator[Batch]:
+    def decode(self, specs: Generator[BatchSpec]) -> Generator[Batch]:
         """Yield the batch of each spec, in order. Its packed samples are valid until the next one is asked for."""
         try:
             for parcel in self._receive(specs):
@@ -104,7 +104,7 @@ class WorkerPool:
             self._failed = True
             raise
 
-    def _receive(self, specs: Iterable[BatchSpec]) -> "Iterator[_Parcel | _Failure]":
+    def _receive(self, specs: Generator[BatchSpec]) -> "Iterator[_Parcel | _Failure]":
         self._feed.specs = specs
         before = set(active_children())
         try:
@@ -118,6 +118,8 @@ class WorkerPool:
                 f"a worker process is gone or does not answer ({error}). Killed workers are most often out of "
                 f"memory: try fewer than num_workers={self._settings.num_workers}, or a smaller prefetch_factor"
             ) from error
+        finally:
+            specs.close()  # the DataLoader keeps it, and it the loader: neither would end when it is dropped
 
     def _unpack(self, parcel: _Parcel) -> Batch:
         packed = parcel.samples

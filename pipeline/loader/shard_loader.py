@@ -5,6 +5,7 @@ from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
+from weakref import ReferenceType
 
 import pyarrow.compute as pc
 import torch
@@ -191,7 +192,8 @@ class ShardLoader:
             self._decoder = ProcessingDecoder(self._decoder, self._processing, self._form)
         self._pool = BufferPool()
         self._processes: WorkerPool | None = None
-        self._running: Generator[Batch] | None = None
+        # Weakly, so that it ends at once when the trainer drops it, not when garbage is collected.
+        self._running: ReferenceType[Generator[Batch]] | None = None
         self._plan_dataset: PlanDataset | None = None
         self._metrics = Metrics(
             frame_shift, batch_bins, skip_limit=self._processing.skip_limit, on_epoch_end=on_epoch_end
@@ -290,11 +292,11 @@ class ShardLoader:
 
     def _end_running(self) -> None:
         """Stop decoding for an iteration that is still there: the next one uses its processes and their memory."""
-        if self._running is not None:
-            self._running.close()
-            self._running = None
+        running = None if self._running is None else self._running()
+        if running is not None:
+            running.close()
 
-    def _announce(self, plan: EpochPlan, specs: Iterator[BatchSpec]) -> Iterator[BatchSpec]:
+    def _announce(self, plan: EpochPlan, specs: Iterator[BatchSpec]) -> Generator[BatchSpec]:
         """Say what will be read: to a remote storage by way of its decoder, to the kernel from here."""
         if self._storage.lookahead_bytes:
             lanes, shards = max(1, self._workers.num_workers), WindowShards(self._epochs, plan)
@@ -306,7 +308,7 @@ class ShardLoader:
             self._storage.will_need(spec.spans)
             yield spec
 
-    def _decode(self, plan: EpochPlan, specs: Iterator[BatchSpec]) -> Iterator[Batch]:
+    def _decode(self, plan: EpochPlan, specs: Generator[BatchSpec]) -> Iterator[Batch]:
         pin = self._workers.pin(self._device)
         if self._workers.num_workers:
             slot_bytes = self._slot_bytes(plan)
@@ -326,7 +328,7 @@ class ShardLoader:
                 ahead=threads * self._workers.prefetch_factor,
                 timeout=self._workers.timeout,
             )
-        self._running = batches
+        self._running = ReferenceType(batches)
         filled: Iterator[Batch] = batches
         if self._processing.skips:
             decode_step = partial(self._decode_step, plan, self._decode_here(pin))

@@ -1,6 +1,7 @@
 """Tars on a local disk, memory-mapped: a span is a slice of the page cache, nothing is copied."""
 
 import mmap
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,12 @@ from .base import Spans, Storage
 
 MAX_MAPS = 16_384
 """Linux allows a process 65,530 maps (vm.max_map_count), of which torch takes some thousands."""
+
+
+def most_maps() -> int:
+    """Return how many tars may be mapped at once: a map keeps its file open, and most systems allow 1,024 files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_MAPS if soft == resource.RLIM_INFINITY else max(1, min(MAX_MAPS, soft // 2))
 
 
 class LocalTars(Storage):
@@ -62,7 +69,7 @@ class LocalTars(Storage):
         if found is not None:
             return found
         self._check_size(shard)
-        if len(self._maps) >= MAX_MAPS:
+        if len(self._maps) >= most_maps():
             self._maps = {}  # a map is unmapped when the last batch that reads from it lets go
         try:
             with self._paths[shard].open("rb") as file:
