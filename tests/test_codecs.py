@@ -161,6 +161,15 @@ def test_flac_is_decoded_into_the_scratch(channels: int, library: str) -> None:
     assert not np.shares_memory(decode("flac", data, 20_000, channels, too_short), too_short)
 
 
+@pytest.mark.parametrize("channels", [1, 2])
+def test_flac_decoded_to_float32_is_its_int16_scaled(channels: int, library: str) -> None:
+    data = of_codec("flac", channels=channels)
+    scratch = np.empty(60_000, np.float32)
+    samples = decode("flac", data, 20_000, channels, scratch)
+    assert np.shares_memory(samples, scratch)
+    assert np.array_equal(samples, decode("flac", data, 20_000, channels) / np.float32(32768))
+
+
 def test_the_type_is_known_from_the_first_bytes() -> None:
     assert peek_dtype("wav", of_codec("wav")[:64]) == "int16"
     assert peek_dtype("wav", encoded(1000, "WAV", "PCM_24")[:64]) == "float32"

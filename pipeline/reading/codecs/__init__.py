@@ -33,6 +33,7 @@ __all__ = [
     "AudioInfo",
     "DType",
     "Samples",
+    "Scratch",
     "decode",
     "measure",
     "peek_dtype",
@@ -106,10 +107,12 @@ def decode(
         data: The file, whole.
         num_samples: Samples of each channel that it must hold, as `measure` gave them.
         channels: Channels that it must have.
-        scratch: A contiguous 1-d array that may be decoded into where the codec gives int16 and it is long enough.
+        scratch: A contiguous 1-d array that may be decoded into where it is long enough and the codec can: FLAC, into
+            int16 where that is what it gives, into float32 always (the same samples, in [-1, 1)).
 
     Returns:
-        [num_samples] for one channel, else [num_samples, channels]; int16 or float32 as `measure` says.
+        [num_samples] for one channel, else [num_samples, channels]; int16 or float32 as `measure` says, or float32
+        because `scratch` is.
         Maybe a view of `data` (read-only if that is) or of `scratch`: use it before either changes.
 
     Raises:

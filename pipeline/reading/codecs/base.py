@@ -17,7 +17,7 @@ from ...errors import DataError
 Depth: TypeAlias = Literal["PCM_16", "PCM_24", "FLOAT"]
 DType: TypeAlias = Literal["int16", "float32"]
 Samples: TypeAlias = NDArray[np.int16] | NDArray[np.float32]
-Scratch: TypeAlias = NDArray[np.int16] | None
+Scratch: TypeAlias = NDArray[np.int16] | NDArray[np.float32] | None
 
 
 class AudioError(DataError):

@@ -106,12 +106,11 @@ def _decode(data: memoryview, num_samples: int, channels: int, scratch: Scratch)
     require_channels(stream.channels, channels)
     wanted = num_samples * channels
     samples: NDArray[Any]
-    if stream.bits > 16:
-        samples = np.empty(wanted, np.float32)
-    elif scratch is not None and len(scratch) >= wanted:
+    dtype = _dtype(stream.bits)
+    if scratch is not None and len(scratch) >= wanted and scratch.dtype in (dtype, np.float32):
         samples = scratch[:wanted]
     else:
-        samples = np.empty(wanted, np.int16)
+        samples = np.empty(wanted, dtype)
     fill = _fill_by_soundfile if native.lib is None else _fill_by_miniaudio
     found, more = fill(data, num_samples, channels, samples)
     require_count(found, num_samples, more=more)
