@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 from uttershard.pipeline.planning.corpus import Corpus, build_corpus
-from uttershard.pipeline.planning.plan import EpochPlan, lay_out_epoch, plan_epoch
+from uttershard.pipeline.planning.plan import EpochPlan, plan_epoch
 from uttershard.pipeline.planning.settings import Batching, Sharding
 
 from .lengths import SAMPLE_RATE, librispeech_like
@@ -94,8 +94,7 @@ def measure_padding(utterances: int, ranks: int, seeds: Sequence[int]) -> list[P
 
 def _padding(utterances: int, ranks: int, seed: int) -> Padding:
     corpus = _corpus(_columns(utterances, seed), ranks)
-    layout = lay_out_epoch(corpus, ranks, ranks, BATCHING, epoch=0)
-    plans = [layout.plan(rank) for rank in range(ranks)]
+    plans = [plan_epoch(corpus, Sharding(rank, ranks), BATCHING, epoch=0) for rank in range(ranks)]
     padded = np.concatenate([plan.longest * np.diff(plan.splits) for plan in plans])
     budget = BATCHING.batch_bins or 1
     return Padding(
@@ -103,7 +102,7 @@ def _padding(utterances: int, ranks: int, seed: int) -> Padding:
         ranks=ranks,
         seed=seed,
         steps=plans[0].steps,
-        padding=1 - sum(rank.frames for rank in layout.ranks) / int(padded.sum()),
+        padding=1 - sum(rank.frames for rank in plans[0].ranks) / int(padded.sum()),
         fill=float(padded.mean()) / budget,
         lowest_fill=float(padded.min()) / budget,
     )
