@@ -7,14 +7,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .export.run import ExportSummary, export
     from .index import IndexSummary, index_tars
+    from .merge import MergeSummary, merge
     from .run import PackSummary, pack
     from .settings import PackSettings
     from .stats.collect import StatsSummary, collect_stats
     from .stats.settings import StatsSettings
+    from .subset import SubsetSummary, subset
     from .verification import Problem, VerifyReport, verify
 
 _HOMES = {
+    "ExportSummary": "export.run",
+    "MergeSummary": "merge",
+    "SubsetSummary": "subset",
+    "export": "export.run",
+    "merge": "merge",
+    "subset": "subset",
     "IndexSummary": "index",
     "PackSettings": "settings",
     "PackSummary": "run",
@@ -29,16 +38,22 @@ _HOMES = {
 }
 
 __all__ = [
+    "ExportSummary",
     "IndexSummary",
+    "MergeSummary",
     "PackSettings",
     "PackSummary",
     "Problem",
     "StatsSettings",
     "StatsSummary",
+    "SubsetSummary",
     "VerifyReport",
     "collect_stats",
+    "export",
     "index_tars",
+    "merge",
     "pack",
+    "subset",
     "verify",
 ]
 

@@ -2,7 +2,7 @@
 
 from typing import Literal, Protocol
 
-Phase = Literal["list", "probe", "pack", "index", "verify", "stats"]
+Phase = Literal["list", "probe", "pack", "index", "verify", "stats", "export", "merge", "subset"]
 
 
 class Progress(Protocol):

@@ -57,11 +57,16 @@ class ShardTar:
 
     def close(self) -> str:
         """Write the end mark and return the digest of the whole file."""
-        end = self._digest.nbytes + _END_BLOCKS * BLOCK
-        tail = bytes(-(-end // RECORD) * RECORD - self._digest.nbytes)
+        tail = end_mark(self._digest.nbytes)
         self._stream.write(tail)
         self._digest.update(tail)
         return self._digest.text()
+
+
+def end_mark(nbytes: int) -> bytes:
+    """Return what ends a tar whose members take `nbytes`: two empty blocks, then zeros up to a whole record."""
+    end = nbytes + _END_BLOCKS * BLOCK
+    return bytes(-(-end // RECORD) * RECORD - nbytes)
 
 
 def _header(name: str, size: int) -> bytes:

@@ -4,11 +4,14 @@ from typing import Annotated
 
 import typer
 
+from .export import export
 from .index import index
 from .info import info
+from .merge import merge
 from .pack import pack
 from .plan import plan
 from .stats import stats
+from .subset import subset
 from .verify import verify
 
 app = typer.Typer(
@@ -20,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for _command in (pack, index, info, verify, plan, stats):
+for _command in (pack, index, info, verify, plan, stats, export, merge, subset):
     app.command()(_command)
 
 

@@ -1,0 +1,35 @@
+"""`uttershard export`: a dataset as other tools read it."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from uttershard.writers.export.run import LAYOUTS
+from uttershard.writers.export.run import export as export_dataset
+
+from .output import Json, print_json
+from .progress import bars
+
+
+def export(
+    dataset: Annotated[str, typer.Argument(help="Address of the dataset: the folder that holds dataset.json.")],
+    out: Annotated[str, typer.Argument(help="Folder for the manifests; made, or there and empty.")],
+    to: Annotated[str, typer.Option(help=f"For which tool: {', '.join(LAYOUTS)}.")],
+    extract: Annotated[
+        bool, typer.Option("--extract", help="Write the audio as files below OUT, and point at those.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Write manifests of another tool that point into the shards, or at extracted files.
+
+    Ids, texts, speakers and languages go along; espnet gets its shape files too. Nothing in the dataset is changed.
+
+        uttershard export shards/train exp/kaldi --to kaldi
+    """
+    summary = export_dataset(dataset, to, out, extract=extract, progress=bars(quiet=json))
+    if json:
+        print_json(asdict(summary))
+        return
+    for file in summary.files:
+        typer.echo(file)
+    typer.echo(f"{summary.utterances:,} utterances of {summary.dataset} for {to}")

@@ -1,0 +1,34 @@
+"""`uttershard merge`: several datasets as one."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from uttershard.writers.merge import merge as merge_datasets
+
+from .output import Json, as_duration, print_json
+from .progress import bars
+
+
+def merge(
+    datasets: Annotated[list[str], typer.Argument(help="Addresses of the datasets, in order.", metavar="DATASETS...")],
+    out: Annotated[str, typer.Option(help="Folder of the new manifest.")],
+    prefix: Annotated[
+        list[str] | None,
+        typer.Option(help="What the ids of a dataset get in front; one for each dataset, in order. May be empty."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Join datasets into one. Their tars stay where they are: the new manifest points at them.
+
+    Ids that are there twice are refused, unless prefixes tell them apart. Sidecars are written anew only where the
+    metadata columns differ or ids get a prefix.
+    """
+    summary = merge_datasets(datasets, out, prefixes=tuple(prefix or ()), progress=bars(quiet=json))
+    if json:
+        print_json(asdict(summary))
+        return
+    typer.echo(
+        f"{summary.target}: {summary.datasets} datasets, {summary.shards:,} shards, {summary.utterances:,} utterances, "
+        f"{as_duration(summary.hours * 3600)}; {summary.sidecars_written:,} sidecars written"
+    )

@@ -1,0 +1,196 @@
+"""`subset`: some utterances of a dataset as a new one; their bytes are copied, nothing is decoded.
+
+Which: those that pass the filters, and of these, with `hours`, a random sample of so much audio. The sample of fewer
+hours is contained in that of more, and does not depend on how the dataset is sharded.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from uttershard.pipeline.dataset.digest import FileDigest, digest_bytes, span_checksum
+from uttershard.pipeline.dataset.files import StorageOptions
+from uttershard.pipeline.dataset.manifest import MANIFEST_NAME, Manifest, ShardEntry, encode_manifest, shard_names
+from uttershard.pipeline.dataset.shardset import ShardSet
+from uttershard.pipeline.dataset.sidecar import FORMAT_VERSION, SidecarInfo, encode_sidecar, sidecar_schema
+from uttershard.pipeline.errors import ConfigError, DataError
+from uttershard.pipeline.planning.corpus import build_corpus
+from uttershard.pipeline.planning.settings import Filters
+from uttershard.pipeline.storage.base import Spans, Storage
+from uttershard.pipeline.storage.open import open_storage
+from uttershard.pipeline.storage.settings import StorageSettings
+
+from .assign import assign, shard_count, shuffle
+from .commit import atomic_write, storage_errors, write_atomically
+from .progress import Progress, Silent
+from .tar_writer import end_mark
+
+_ROWS = 64
+"""Utterances whose bytes are in memory at a time."""
+
+
+@dataclass(frozen=True)
+class SubsetSummary:
+    """What `subset` has written."""
+
+    target: str
+    digest: str
+    shards: int
+    utterances: int
+    hours: float
+    filtered: dict[str, int]
+    """How many the filters kept, and how many each removed."""
+
+
+def subset(
+    dataset: str,
+    out: str,
+    *,
+    filters: Filters | None = None,
+    hours: float | None = None,
+    seed: int = 0,
+    shards: int | None = None,
+    shard_bytes: int = 512_000_000,
+    multiple: int = 8,
+    workers: int = 4,
+    progress: Progress | None = None,
+    storage_options: StorageOptions | None = None,
+) -> SubsetSummary:
+    """Copy some utterances of a dataset into a new one.
+
+    Args:
+        dataset: Address of the dataset.
+        out: Folder of the new one; must not hold a dataset.
+        filters: Which utterances; None for all.
+        hours: Of those, a random sample of at most this much audio, short of it by less than the next utterance.
+        seed: Of the sample, and of how utterances are dealt to shards.
+        shards: Number of shards; None derives it from `shard_bytes` and `multiple`, as when packing.
+        shard_bytes: Size of a shard to aim at.
+        multiple: The number of shards is rounded up to a multiple of this.
+        workers: Threads that copy.
+        progress: Told how far it is.
+        storage_options: Keyword arguments of the dataset's fsspec file system.
+
+    Raises:
+        ConfigError: Nothing is selected, or the folder holds a dataset.
+        DataError: An utterance that is copied is damaged.
+    """
+    if hours is not None and not hours > 0:
+        raise ConfigError(f"hours is {hours}; it must be above 0")
+    opened, folder = ShardSet.open(dataset, storage_options), Path(out)
+    if (folder / MANIFEST_NAME).exists():
+        raise ConfigError(f"{folder}: holds a dataset already; choose another folder")
+    table = opened.index()
+    corpus = build_corpus(table, rows_per_tar=opened.rows_per_shard, total_shards=1, filters=filters or Filters())
+    rows = _sample(table, np.flatnonzero(corpus.kept), hours, seed)
+    shard_of = np.repeat(np.arange(len(opened.rows_per_shard), dtype=np.int32), opened.rows_per_shard)
+    chosen = table.append_column("shard", pa.array(shard_of)).take(pa.array(rows)).combine_chunks()
+    count = shard_count(
+        len(rows), int(chosen["nbytes"].to_numpy().sum()), shards=shards, shard_bytes=shard_bytes, multiple=multiple
+    )
+    dealt = assign(chosen["key"].to_pylist(), _seconds(chosen), count, seed)
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    identity = _fingerprint(opened, filters or Filters(), hours, seed, count)
+    with TemporaryDirectory(prefix=".uttershard-", dir=folder) as scratch:
+        copier = _Copier(opened, folder, Path(scratch), identity["digest"], progress or Silent())
+        entries = copier.copy_all([chosen.take(pa.array(part)) for part in dealt], _seconds(chosen), workers)
+        manifest = Manifest(tuple(entries), dict(opened.manifest.columns), identity)
+        write_atomically(folder / MANIFEST_NAME, Path(scratch), encode_manifest(manifest))
+    return SubsetSummary(
+        str(folder), manifest.digest, count, manifest.utterances, manifest.seconds / 3600, dict(corpus.filtered)
+    )
+
+
+def _sample(table: pa.Table, rows: NDArray[np.int64], hours: float | None, seed: int) -> NDArray[np.int64]:
+    if hours is None:
+        return rows
+    kept = table.select(["key", "num_samples", "sample_rate"]).take(pa.array(rows))
+    order = shuffle(kept["key"].to_pylist(), seed)
+    total = np.cumsum(_seconds(kept)[order])
+    taken = int(np.searchsorted(total, hours * 3600, side="right"))
+    if not taken:
+        raise ConfigError(f"hours={hours}: less than the first utterance ({total[0]:.2f} s); ask for more")
+    return np.sort(rows[order[:taken]])
+
+
+def _seconds(table: pa.Table) -> NDArray[np.float64]:
+    seconds: NDArray[np.float64] = table["num_samples"].to_numpy() / table["sample_rate"].to_numpy()
+    return seconds
+
+
+@dataclass
+class _Copier:
+    source: ShardSet
+    folder: Path
+    scratch: Path
+    fingerprint: str
+    listener: Progress
+
+    def copy_all(self, parts: Sequence[pa.Table], seconds: NDArray[np.float64], workers: int) -> list[ShardEntry]:
+        storage = open_storage(self.source, StorageSettings())
+        naming = {self.source.sidecar(shard, ["key"])[1].naming for shard in range(len(self.source.manifest.shards))}
+        # Ids that are not those of the members have to be taken from the sidecar in every shard that holds one.
+        name = "uttershard" if naming == {"uttershard"} else "foreign"
+        self.listener.begin("subset", utterances=len(seconds), seconds=float(seconds.sum()))
+        try:
+            with ThreadPoolExecutor(workers) as pool:
+                entries = []
+                copied = pool.map(lambda shard: self._copy(storage, shard, parts[shard], name), range(len(parts)))
+                for entry in copied:
+                    self.listener.advance(utterances=entry.utterances, seconds=entry.seconds, nbytes=entry.tar_bytes)
+                    entries.append(entry)
+                return entries
+        finally:
+            self.listener.end()
+
+    def _copy(self, storage: Storage, shard: int, rows: pa.Table, naming: str) -> ShardEntry:
+        tar_name, sidecar_name = shard_names(shard)
+        digest = FileDigest()
+        with atomic_write(self.folder / tar_name, self.scratch) as file:
+            for start in range(0, rows.num_rows, _ROWS):
+                part = rows.slice(start, _ROWS)
+                spans = Spans(*(part[name].to_numpy() for name in ("shard", "offset", "nbytes")))
+                for row, span in zip(part.select(["key", "xxh3"]).to_pylist(), storage.read(spans), strict=True):
+                    if span_checksum(span) != row["xxh3"]:
+                        raise DataError(
+                            f"{self.source.address}: the utterance {row['key']!r} is damaged (its checksum does not "
+                            "match); `uttershard verify` lists all that is. Nothing was finished"
+                        )
+                    file.write(span)
+                    digest.update(span)
+            mark = end_mark(digest.nbytes)
+            file.write(mark)
+            digest.update(mark)
+        sizes = rows["nbytes"].to_numpy()
+        schema = sidecar_schema(dict(self.source.manifest.columns))
+        placed = rows.set_column(rows.schema.get_field_index("offset"), "offset", pa.array(np.cumsum(sizes) - sizes))
+        info = SidecarInfo(digest.nbytes, digest.text(), self.fingerprint, naming)
+        data = encode_sidecar(placed.select(schema.names).cast(schema).combine_chunks(), info)
+        write_atomically(self.folder / sidecar_name, self.scratch, data)
+        seconds = _seconds(rows).tolist()
+        return ShardEntry(
+            tar=tar_name,
+            sidecar=sidecar_name,
+            tar_bytes=digest.nbytes,
+            tar_digest=digest.text(),
+            sidecar_bytes=len(data),
+            sidecar_digest=digest_bytes(data),
+            utterances=rows.num_rows,
+            samples=int(rows["num_samples"].to_numpy().sum()),
+            seconds=sum(seconds),
+            shortest_seconds=min(seconds, default=0.0),
+            longest_seconds=max(seconds, default=0.0),
+        )
+
+
+def _fingerprint(source: ShardSet, filters: Filters, hours: float | None, seed: int, shards: int) -> dict[str, Any]:
+    parts = {"subset_of": source.digest, "filters": filters.describe(), "hours": hours, "seed": seed, "shards": shards}
+    digest = digest_bytes(repr(sorted(parts.items(), key=lambda item: item[0])).encode("utf-8"))
+    return {"format_version": FORMAT_VERSION, **parts, "digest": digest}
