@@ -16,8 +16,8 @@ from planning_cases import columns_of, corpus_of
 from uttershard.pipeline.errors import ConfigError
 from uttershard.pipeline.planning import bucket as bucket_module
 from uttershard.pipeline.planning import frames as frames_module
+from uttershard.pipeline.planning import layout as layout_module
 from uttershard.pipeline.planning import partition as partition_module
-from uttershard.pipeline.planning import plan as plan_module
 from uttershard.pipeline.planning.bucket import bucket_edges, length_order
 from uttershard.pipeline.planning.corpus import build_corpus
 from uttershard.pipeline.planning.hashing import Stream, hash_ordinals, mix, stream_key
@@ -132,7 +132,7 @@ def test_work_in_chunks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None
         return _digest(plan_epoch(corpus, Sharding(2, 3), Batching(batch_bins=5_000), epoch=0, seed=0))
 
     whole = plan()
-    for module in (bucket_module, frames_module, partition_module, plan_module):
+    for module in (bucket_module, frames_module, partition_module, layout_module):
         monkeypatch.setattr(module, "CHUNK", 13)
     assert plan() == whole
 

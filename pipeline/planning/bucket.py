@@ -8,6 +8,7 @@ One 64-bit key an utterance holds all of it; the keys are unique, so that every 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -26,6 +27,15 @@ class LengthOrder:
 
     rows: NDArray[np.int64]
     lengths: NDArray[np.int32]
+
+    @classmethod
+    def join(cls, orders: Sequence[LengthOrder]) -> LengthOrder:
+        """Return several orders one after the other."""
+        if len(orders) == 1:
+            return orders[0]
+        return cls(
+            np.concatenate([order.rows for order in orders]), np.concatenate([order.lengths for order in orders])
+        )
 
 
 def bucket_edges(longest: int, width: float) -> NDArray[np.int32]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -41,7 +42,7 @@ class Corpus:
     @property
     def total_shards(self) -> int:
         """Number of logical shards that the bounds are for."""
-        return self.bounds.size - 1
+        return int(self.bounds.shape[-1]) - 1
 
     def kept_rows(self, logical_shard: int) -> NDArray[np.int64]:
         """Return the ordinals of a logical shard that the filters keep, ascending."""
@@ -50,9 +51,39 @@ class Corpus:
         rows += start
         return rows
 
+    # What differs in a mix, where an ordinal is a copy of an utterance, and what comes differs with the epoch.
+
+    def epoch_rows(self, logical_shards: Sequence[int], *, seed: int, epoch: int) -> list[NDArray[np.int64]]:
+        """Return the ordinals of each logical shard that come in an epoch that reads all of these, ascending."""
+        return [self.kept_rows(shard) for shard in logical_shards]
+
+    def split_parts(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Return the ordinals of each dataset; `rows` ascends."""
+        return [rows]
+
+    def split_groups(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Return what is batched together; `rows` ascends."""
+        return [rows]
+
+    def name_group(self, group: int) -> str:
+        """Return how messages name a group, after "logical shard 3"."""
+        return ""
+
+    def real_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the places of utterances in their dataset."""
+        return rows
+
+    def once(self, of_copies: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return a column of ordinals for the utterances, in the order of `real_rows`."""
+        return of_copies
+
+    def cut_into(self, total_shards: int, num_samples: NDArray[np.int64], sample_rate: NDArray[np.int32]) -> Corpus:
+        """Return the corpus with another number of logical shards; the columns are in the order of `real_rows`."""
+        return replace(self, bounds=logical_bounds(np.diff(self.tars), num_samples, sample_rate, total_shards))
+
     def describe(self, ordinal: int) -> str:
         """Return an utterance as a message names it: ordinal, id if known, and seconds."""
-        key = "" if self.keys is None else f" ({self.keys[ordinal].as_py()!r})"
+        key = "" if self.keys is None else f" ({self.keys[int(self.real_rows(np.array([ordinal]))[0])].as_py()!r})"
         return f"utterance {ordinal}{key}, {float(int(self.frames[ordinal]) * self.frame_shift):g} s"
 
 

@@ -36,6 +36,7 @@ class Stream(IntEnum):
     NOISE = 8
     REVERBERATION = 9
     WINDOWS = 10
+    REPEATS = 11
 
 
 def mix(value: int) -> int:

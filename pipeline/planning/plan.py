@@ -18,132 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, ShardingError
-from .bucket import bucket_edges, length_order
+from .bucket import LengthOrder, bucket_edges, length_order
 from .corpus import Corpus
 from .elastic import Stage, deal_rest
-from .hashing import CHUNK, Stream, stage_salt, stream_key
+from .hashing import Stream, stage_salt, stream_key
+from .layout import EpochLayout as EpochLayout
+from .layout import EpochPlan as EpochPlan
+from .layout import Window
 from .order import order_steps
 from .rotation import Rotation
 from .settings import Batching, Sharding, parse_int, parse_seed
 from .steps import Cut, cut_equally
-from .summary import RankSummary, add_up, longest_of_batches, summarise_rank
+from .summary import add_up, longest_of_batches, summarise_rank
 from .windows import check_windows, order_windows, split_windows
-
-
-@dataclass(frozen=True, eq=False)
-class EpochPlan:
-    """One epoch of one rank.
-
-    Attributes:
-        epoch: number of the epoch.
-        sharding: who reads.
-        rows: int64[n], ordinals in the order of delivery.
-        splits: int64[K + 1], step t delivers `rows[splits[t]:splits[t + 1]]`.
-        filler: bool[K], whether the step repeats a batch (equal_steps="pad").
-        longest: int32[K], frames of the longest utterance of each step.
-        ranks: numbers of all ranks.
-        filtered: over the whole dataset, how many utterances are kept and how many each rule removed.
-        windows: int64[windows + 1], window i has steps `windows[i]` up to `windows[i + 1]`.
-    """
-
-    epoch: int
-    sharding: Sharding
-    rows: NDArray[np.int64]
-    splits: NDArray[np.int64]
-    filler: NDArray[np.bool_]
-    longest: NDArray[np.int32]
-    ranks: tuple[RankSummary, ...]
-    filtered: dict[str, int]
-    windows: NDArray[np.int64]
-
-    @property
-    def rank(self) -> int:
-        """The rank whose plan this is."""
-        return self.sharding.rank
-
-    @property
-    def steps(self) -> int:
-        """Number of batches of this rank, K."""
-        return self.splits.size - 1
-
-    @property
-    def padding(self) -> float:
-        """Share of this rank's padded frames that is padding."""
-        return self.ranks[self.rank].padding
-
-    @property
-    def fill(self) -> float | None:
-        """Share of this rank's budget that its batches use; None with batch_size."""
-        return self.ranks[self.rank].fill
-
-    def batch(self, step: int) -> NDArray[np.int64]:
-        """Return the ordinals that a step delivers, from 0 up to steps - 1."""
-        return self.rows[self.splits[step] : self.splits[step + 1]]
-
-
-@dataclass(frozen=True, eq=False)
-class _Window:
-    """One window of all ranks: rows in length order, batches, their longest, and the order of the steps."""
-
-    ranks: tuple[RankSummary, ...]
-    rows: tuple[NDArray[np.int64], ...]
-    cuts: tuple[Cut, ...]
-    longest: tuple[NDArray[np.int32], ...]
-    orders: tuple[NDArray[np.int64], ...]
-
-    def steps_of(self, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.int32]]:
-        """Return rows, utterances of each step, filler and longest of a rank, in the order of its steps."""
-        cut, order = self.cuts[rank], self.orders[rank]
-        sizes = cut.sizes[order]
-        rows = _gather_runs(self.rows[rank], cut.starts[order], sizes, np.concatenate(([0], np.cumsum(sizes))))
-        return rows, sizes, cut.filler[order], self.longest[rank][order]
-
-
-@dataclass(frozen=True, eq=False)
-class EpochLayout:
-    """One epoch of all ranks; holds the ordinals of all of them, so keep an `EpochPlan` rather than this.
-
-    Attributes:
-        epoch: number of the epoch.
-        world_size: number of ranks.
-        total_shards: number of logical shards.
-        ranks: numbers of all ranks.
-        filtered: over the whole dataset, how many utterances are kept and how many each rule removed.
-    """
-
-    epoch: int
-    world_size: int
-    total_shards: int
-    ranks: tuple[RankSummary, ...]
-    filtered: dict[str, int]
-    _windows: tuple[_Window, ...]
-
-    def plan(self, rank: int) -> EpochPlan:
-        """Return the plan of one rank."""
-        sharding = Sharding(rank, self.world_size, self.total_shards)
-        rows, sizes, filler, longest = zip(*(window.steps_of(rank) for window in self._windows), strict=True)
-        splits = np.cumsum(np.concatenate(([0], *sizes)))
-        return EpochPlan(
-            self.epoch,
-            sharding,
-            np.concatenate(rows),
-            splits,
-            np.concatenate(filler),
-            np.concatenate(longest),
-            self.ranks,
-            self.filtered,
-            np.cumsum([0, *(of_window.size for of_window in sizes)]),
-        )
-
-    def remaining(self, steps: int) -> NDArray[np.int64]:
-        """Return the ordinals that all ranks have yet to deliver after so many steps, ascending; fillers apart."""
-        left = [np.zeros(0, np.int64)]
-        for rank in range(self.world_size):
-            plan = self.plan(rank)
-            first = min(steps, plan.steps)
-            own = np.repeat(~plan.filler[first:], np.diff(plan.splits[first:]))
-            left.append(plan.rows[plan.splits[first] :][own])
-        return np.sort(np.concatenate(left))
 
 
 def plan_epoch(
@@ -207,7 +94,8 @@ def lay_out_epoch(
     over_budget = count_oversize(corpus, batching)
     rotation = rotation or Rotation()
     shards = [rotation.index(epoch, rank, world_size, total_shards) for rank in range(world_size)]
-    rows = [_without_oversize(corpus.kept_rows(shard), corpus, batching) for shard in shards]
+    coming = corpus.epoch_rows(shards, seed=seed, epoch=epoch)
+    rows = [_without_oversize(of_rank, corpus, batching) for of_rank in coming]
     filtered = dict(corpus.filtered)
     if batching.oversize == "drop":
         filtered["kept"] -= over_budget
@@ -249,7 +137,9 @@ def lay_out_rest(
     for number, (stage, (ranks, shards)) in enumerate(
         zip(stages, [*following, (world_size, total_shards)], strict=True), start=1
     ):
-        rows = deal_rest(layout.remaining(stage.steps), corpus.frames, ranks)
+        left = corpus.split_parts(layout.remaining(stage.steps))
+        dealt = zip(*(deal_rest(of_part, corpus.frames, ranks) for of_part in left), strict=True)
+        rows = [np.concatenate(of_rank) for of_rank in dealt]
         layout = _lay_out(
             corpus, rows, [None] * ranks, shards, batching, layout.filtered, _Dealing(epoch, seed, number)
         )
@@ -264,11 +154,12 @@ class _Dealing:
     seed: int
     stage: int = 0
     window: int = 0
+    group: int = 0
 
     @property
     def salt(self) -> int:
-        """What tells the hashes of this layout from those of other stages and windows."""
-        return self.stage | self.window << 32
+        """What tells the hashes of this layout from those of other stages, windows and groups."""
+        return self.stage | self.window << 32 | self.group << 48
 
 
 def _lay_out(
@@ -307,25 +198,46 @@ def _lay_out_window(
     shards: Sequence[int | None],
     batching: Batching,
     dealing: _Dealing,
-) -> _Window:
-    epoch, seed, salt = dealing.epoch, dealing.seed, dealing.salt
-    lent = _lend(rows, corpus.frames) if dealing.stage and batching.equal_steps in ("split", "pad") else []
-    key = stream_key(Stream.UTTERANCES, seed, epoch, *stage_salt(salt))
-    edges = bucket_edges(int(corpus.frames.max()), batching.bucket_width)
-    orders = [length_order(of_rank, corpus.frames, edges, key) for of_rank in rows]
+) -> Window:
+    groups = zip(*(corpus.split_groups(of_rank) for of_rank in rows), strict=True)
+    cut_groups = [
+        _cut_group(
+            corpus,
+            list(of_group),
+            [f"logical shard {shard}{corpus.name_group(group)}" for shard in shards],
+            batching,
+            replace(dealing, group=group),
+        )
+        for group, of_group in enumerate(groups)
+    ]
+    orders = [LengthOrder.join(of_rank) for of_rank in zip(*(orders for orders, _ in cut_groups), strict=True)]
+    cuts = [Cut.join(of_rank) for of_rank in zip(*(cuts for _, cuts in cut_groups), strict=True)]
     lengths = [order.lengths for order in orders]
-    cuts = cut_equally(lengths, shards, batching, seed=seed, epoch=epoch, stage=salt)
-    for rank in lent:
-        cuts[rank] = replace(cuts[rank], filler=np.ones_like(cuts[rank].filler))
     longest = [longest_of_batches(of_rank, cut) for of_rank, cut in zip(lengths, cuts, strict=True)]
     numbers = zip(range(len(rows)), shards, lengths, cuts, longest, strict=True)
-    return _Window(
+    return Window(
         tuple(summarise_rank(*of_rank, batching) for of_rank in numbers),
         tuple(order.rows for order in orders),
         tuple(cuts),
         tuple(longest),
         tuple(_order_steps(cuts, longest, batching, dealing)),
     )
+
+
+def _cut_group(
+    corpus: Corpus, rows: list[NDArray[np.int64]], shards: Sequence[str], batching: Batching, dealing: _Dealing
+) -> tuple[list[LengthOrder], list[Cut]]:
+    """Return length order and batches of each rank, for utterances that are batched together."""
+    epoch, seed, salt, rest = dealing.epoch, dealing.seed, dealing.salt, bool(dealing.stage)
+    lent = _lend(rows, corpus.frames) if rest and batching.equal_steps in ("split", "pad") else []
+    key = stream_key(Stream.UTTERANCES, seed, epoch, *stage_salt(salt))
+    edges = bucket_edges(int(corpus.frames.max()), batching.bucket_width)
+    orders = [length_order(of_rank, corpus.frames, edges, key) for of_rank in rows]
+    lengths = [order.lengths for order in orders]
+    cuts = cut_equally(lengths, shards, batching, seed=seed, epoch=epoch, salt=salt, rest=rest)
+    for rank in lent:
+        cuts[rank] = replace(cuts[rank], filler=np.ones_like(cuts[rank].filler))
+    return orders, cuts
 
 
 def _lend(rows: list[NDArray[np.int64]], frames: NDArray[np.int32]) -> list[int]:
@@ -351,7 +263,7 @@ def count_oversize(corpus: Corpus, batching: Batching) -> int:
         return 0
     over = corpus.frames > limit
     over &= corpus.kept
-    count = int(np.count_nonzero(over))
+    count = int(np.count_nonzero(corpus.once(over)))
     if count and batching.oversize == "error":
         ordinals = np.flatnonzero(over)
         longest = int(ordinals[np.argmax(corpus.frames[ordinals])])
@@ -388,20 +300,3 @@ def _order_steps(
         pairs = zip(cuts, costs, strict=True)
         return [order_steps(cut.taken.size, **which, costs=cost) for cut, cost in pairs]
     return [order_steps(cuts[0].taken.size, **which, costs=costs[0])] * len(cuts)
-
-
-def _gather_runs(
-    rows: NDArray[np.int64], starts: NDArray[np.int64], sizes: NDArray[np.int64], splits: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return `rows[starts[i]:starts[i] + sizes[i]]` for each i, one after the other; no batch is empty."""
-    places = np.ones(int(splits[-1]), np.int64)
-    if not places.size:
-        return places
-    # Steps by one inside a run and leaps between runs; the running sum makes places of them.
-    places[0] = starts[0]
-    places[splits[1:-1]] = starts[1:] - (starts[:-1] + sizes[:-1] - 1)
-    np.cumsum(places, out=places)
-    for start in range(0, places.size, CHUNK):
-        part = slice(start, start + CHUNK)
-        places[part] = rows[places[part]]
-    return places

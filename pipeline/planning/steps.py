@@ -38,6 +38,20 @@ class Cut:
     filler: NDArray[np.bool_]
     dropped_utterances: int = 0
 
+    @classmethod
+    def join(cls, cuts: Sequence[Cut]) -> Cut:
+        """Return the batches of several length orders as those of one after the other."""
+        if len(cuts) == 1:
+            return cuts[0]
+        ends = np.cumsum([0, *(int(cut.bounds[-1]) for cut in cuts)])
+        batches = np.cumsum([0, *(cut.bounds.size - 1 for cut in cuts)])
+        return cls(
+            np.concatenate([*(cut.bounds[:-1] + end for cut, end in zip(cuts, ends, strict=False)), ends[-1:]]),
+            np.concatenate([cut.taken + first for cut, first in zip(cuts, batches, strict=False)]),
+            np.concatenate([cut.filler for cut in cuts]),
+            sum(cut.dropped_utterances for cut in cuts),
+        )
+
     @property
     def starts(self) -> NDArray[np.int64]:
         """Return int64[K]: first position of each batch delivered."""
@@ -51,55 +65,56 @@ class Cut:
 
 def cut_equally(
     lengths: Sequence[NDArray[np.int32]],
-    logical_shards: Sequence[int | None],
+    logical_shards: Sequence[str],
     batching: Batching,
     *,
     seed: int,
     epoch: int,
-    stage: int = 0,
+    salt: int = 0,
+    rest: bool = False,
 ) -> list[Cut]:
     """Return the batches of every rank, equally many unless the policy is "off".
 
     Args:
         lengths: int32[n] of each rank, in length order.
-        logical_shards: what each rank reads, for messages.
+        logical_shards: what each rank reads, as messages name it.
         batching: budget and policy.
         seed: of the run.
         epoch: number of the epoch.
-        stage: how many times the rest of the epoch has been dealt anew. The rest may be too small for any policy, and
-            a run must be able to go on: "split" then pads the ranks with too few utterances, and "drop" may leave
-            no step.
+        salt: what tells these batches from those of other stages and windows of the epoch.
+        rest: whether this is the rest of an epoch, dealt anew. It may be too small for any policy, and a run must be
+            able to go on: "split" then pads the ranks with too few utterances, and "drop" may leave no step.
 
     Raises:
         ShardingError: a rank has too few utterances for the policy.
     """
-    salt = stage_salt(stage)
+    more = stage_salt(salt)
     stairs = [charge_lengths(of_rank, batching) for of_rank in lengths]
     counts = [count_batches(of_rank, batching) for of_rank in stairs]
     match batching.equal_steps:
         case "split":
             steps = max(counts)
-            if not stage:
+            if not rest:
                 _check_split(stairs, logical_shards, steps, batching)
             return [
-                _pad(cut_exactly(*pair), steps, stream_key(Stream.FILLER_BATCHES, seed, epoch, rank, *salt))
+                _pad(cut_exactly(*pair), steps, stream_key(Stream.FILLER_BATCHES, seed, epoch, rank, *more))
                 for rank, pair in enumerate(_own(stairs, batching, [min(steps, each.utterances) for each in stairs]))
             ]
         case "off":
             return [_whole(cut_exactly(*pair)) for pair in _own(stairs, batching, counts)]
         case "drop":
             steps = min(counts)
-            if not stage:
+            if not rest:
                 _check_empty(counts, logical_shards, batching, "would leave no steps")
             return [
-                _drop(cut_exactly(*pair), steps, stream_key(Stream.DROPPED_BATCHES, seed, epoch, rank, *salt))
+                _drop(cut_exactly(*pair), steps, stream_key(Stream.DROPPED_BATCHES, seed, epoch, rank, *more))
                 for rank, pair in enumerate(_own(stairs, batching, counts))
             ]
         case "pad":
             steps = max(counts)
             _check_empty(counts, logical_shards, batching, "has no batch to repeat")
             return [
-                _pad(cut_exactly(*pair), steps, stream_key(Stream.FILLER_BATCHES, seed, epoch, rank, *salt))
+                _pad(cut_exactly(*pair), steps, stream_key(Stream.FILLER_BATCHES, seed, epoch, rank, *more))
                 for rank, pair in enumerate(_own(stairs, batching, counts))
             ]
 
@@ -140,26 +155,22 @@ def _draw(batches: int, chosen: int, key: int) -> NDArray[np.int64]:
     return np.argsort(hashes, kind="stable")[:chosen]
 
 
-def _check_split(
-    stairs: Sequence[Staircase], logical_shards: Sequence[int | None], steps: int, batching: Batching
-) -> None:
+def _check_split(stairs: Sequence[Staircase], logical_shards: Sequence[str], steps: int, batching: Batching) -> None:
     sizes = [of_rank.utterances for of_rank in stairs]
     rank = int(np.argmin(sizes))
     if sizes[rank] < steps:
         raise ShardingError(
-            f"rank {rank} reads logical shard {logical_shards[rank]}, which has {sizes[rank]} utterances after "
+            f"rank {rank} reads {logical_shards[rank]}, which has {sizes[rank]} utterances after "
             f"filtering, but the epoch has {steps} steps, which no split of them makes: use fewer total_shards, a "
             f"larger {_describe_size(batching)}, or equal_steps='drop' or 'pad'"
         )
 
 
-def _check_empty(
-    counts: Sequence[int], logical_shards: Sequence[int | None], batching: Batching, consequence: str
-) -> None:
+def _check_empty(counts: Sequence[int], logical_shards: Sequence[str], batching: Batching, consequence: str) -> None:
     if min(counts) == 0 and max(counts) > 0:
         rank = int(np.argmin(counts))
         raise ShardingError(
-            f"rank {rank} reads logical shard {logical_shards[rank]}, which has no utterance after filtering; "
+            f"rank {rank} reads {logical_shards[rank]}, which has no utterance after filtering; "
             f"equal_steps={batching.equal_steps!r} {consequence}: use fewer total_shards, or loosen the filters"
         )
 
