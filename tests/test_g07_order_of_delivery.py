@@ -173,7 +173,7 @@ def test_mixed_audio_is_brought_to_what_is_asked(mixed: Packed, rate: int, chann
     for batch in mixed.loader(sample_rate=rate, channels=channels, num_workers=workers):
         for row, key in enumerate(batch.keys):
             original = np.round(mixed.sources[key].samples() * 32768).astype(np.int16).T
-            wanted = to_float32(resample(mix_channels(original, channels), rates[key], rate)).T
+            wanted = resample(to_float32(mix_channels(original, channels)), rates[key], rate).T
             length = int(batch.audio_lengths[row])
             assert length == wanted.shape[-1]
             np.testing.assert_array_equal(batch.audio[row, ..., :length].numpy(), wanted)
