@@ -70,5 +70,7 @@ def announce(storage: Storage, ahead: Ahead | None) -> None:
         storage.forget()
     if ahead.shards is not None:
         storage.begin(ahead.shards)
-    for spans in ahead.spans:
-        storage.will_need(spans)
+    # The next batch alone, so that it comes soon; the others at once, so that neighbours among them are read together.
+    for spans in (ahead.spans[:1], ahead.spans[1:]):
+        if spans:
+            storage.will_need(Spans.join(spans))

@@ -35,6 +35,12 @@ class Spans:
     def __len__(self) -> int:
         return len(self.shard)
 
+    @staticmethod
+    def join(parts: "Sequence[Spans]") -> "Spans":
+        """Return the spans of all parts, in order."""
+        columns = (np.concatenate([getattr(part, name) for part in parts]) for name in ("shard", "offset", "nbytes"))
+        return Spans(*columns)
+
     def triples(self) -> list[tuple[int, int, int]]:
         """Return (shard, offset, nbytes) of each span."""
         return list(zip(self.shard.tolist(), self.offset.tolist(), self.nbytes.tolist(), strict=True))

@@ -106,6 +106,8 @@ class CachedTars(Storage):
     def begin(self, shards: Sequence[int]) -> None:
         """Fetch these tars in the background, in this order."""
         _, fetcher, maps = self._open()
+        for shard in shards:
+            self._folder.touch(self._digests[shard])
         with self._lock:
             maps.keep_only(set(shards))
         fetcher.schedule(shards)

@@ -88,6 +88,10 @@ class CacheFolder:
                 entries.append(Entry(path, digest, stat.st_size, stat.st_atime, stat.st_mtime, part))
         return entries
 
+    def nbytes(self) -> int:
+        """Return the bytes of all tars and parts."""
+        return sum(entry.nbytes for entry in self.entries())
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock of the folder.
@@ -138,6 +142,7 @@ class Part:
     def admit(self) -> None:
         """Give it its final name; from then on others read it."""
         os.fchmod(self._handle, 0o444)
+        os.utime(self._handle)
         self._folder.part(self._digest).rename(self._folder.tar(self._digest))
 
     def discard(self) -> None:

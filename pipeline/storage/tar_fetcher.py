@@ -9,12 +9,14 @@
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import wait
 
 from ..dataset.digest import is_of_bytes
 from ..errors import DataError, StorageError, UttershardError
+from ..remote.faults import first_line
 from .cache_files import CacheFolder, Part, lock_part
 from .coalesce import pieces
 from .eviction import make_room
@@ -78,12 +80,18 @@ class TarFetcher:
         Raises:
             DataError: What the store has is not what the manifest lists.
         """
+        deadline = time.monotonic() + seconds
         with self._changed:
-            first = [shard for shard in shards if shard not in self._busy]
-            self._wanted = dict.fromkeys([*first, *self._wanted])
-            self._start_workers()
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: all(map(self._is_settled, shards)), seconds)
+            while missing := [shard for shard in shards if not self._is_settled(shard)]:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                # Again and again: another process may throw out a tar that has just come.
+                first = [shard for shard in missing if shard not in self._busy]
+                self._wanted = dict.fromkeys([*first, *self._wanted])
+                self._start_workers()
+                self._changed.notify_all()
+                self._changed.wait(min(left, _LOOK_AGAIN_SECONDS))
             for shard in shards:
                 if shard in self._errors:
                     raise self._errors[shard]
@@ -126,6 +134,9 @@ class TarFetcher:
                 done = True
             except OSError as error:
                 self._give_up(shard, f"can't be written ({error.strerror or error})")
+                done = True
+            except Exception as error:  # noqa: BLE001 - whoever waits for the tar has to know
+                self._fail(shard, UttershardError(f"fetching the tar of shard {shard} failed: {first_line(error)}"))
                 done = True
             finally:
                 with self._changed:

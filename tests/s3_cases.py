@@ -1,0 +1,54 @@
+"""Datasets in the test suite's S3 server, and loaders on them, through a fault proxy or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fault_proxy import FaultProxy
+from packed import BINS, Packed
+from s3_server import S3Server
+from uttershard.pipeline import ShardLoader
+from uttershard.pipeline.dataset.shardset import ShardSet
+
+PATIENT = {"read_timeout": 20.0, "read_deadline": 100.0}
+"""For what must succeed: a busy machine is no fault."""
+HASTY = {"read_timeout": 0.4, "read_deadline": 1.5}
+"""For what must fail: the error comes at these limits."""
+
+
+@dataclass(frozen=True)
+class RemoteDataset:
+    """The same dataset on a local disk and in the store."""
+
+    packed: Packed
+    address: str
+    server: S3Server
+
+    def options(self, proxy: FaultProxy | None = None, **more: Any) -> dict[str, Any]:
+        """storage_options."""
+        return self.server.options(None if proxy is None else proxy.endpoint, **more)
+
+    def shards(self, proxy: FaultProxy | None = None) -> ShardSet:
+        """Open the dataset."""
+        return ShardSet.open(self.address, self.options(proxy))
+
+    def loader(self, proxy: FaultProxy | None = None, **settings: Any) -> ShardLoader:
+        """Open a loader on the store."""
+        settings = {"rank": 0, "world_size": 1, "batch_bins": BINS, **PATIENT, **settings}
+        return ShardLoader(self.address, storage_options=self.options(proxy), **settings)
+
+    def tar_bytes(self) -> int:
+        """Bytes of all tars."""
+        return sum(path.stat().st_size for path in self.packed.address.glob("*.tar"))
+
+
+def cached_tars(folder: Path) -> list[Path]:
+    """The tars in a cache."""
+    return sorted(folder.glob("*.tar"))
+
+
+def tar_requests(proxy: FaultProxy) -> list[str]:
+    """Requests that were made for tars."""
+    return [path for path in proxy.requests if ".tar" in path]
