@@ -12,6 +12,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from uttershard.pipeline.dataset.files import local_path
+from uttershard.pipeline.errors import StorageError
 from uttershard.pipeline.reading.codecs import AudioError
 
 from .byte_files import RangeFile, SeekableGzip, buffered, open_zip_member
@@ -51,6 +52,21 @@ def open_audio(uri: str) -> Iterator[BinaryIO]:
                 yield _open_place(file, place)
     except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
         raise AudioError(f"the audio file {uri} can't be read ({error.strerror or error})") from error
+
+
+def raise_if_it_may_come_back(error: AudioError | OSError, uri: str) -> None:
+    """Tell a source that is away from one that is bad: the first is tried again, and never quarantined.
+
+    A local file was there when the corpus was listed; gone now means a file server in trouble, or a changed corpus.
+
+    Raises:
+        StorageError: It is away.
+    """
+    gone = isinstance(error.__cause__, FileNotFoundError) and local_path(uri) is not None
+    if gone or not isinstance(error, AudioError):
+        raise StorageError(
+            f"{uri} can't be read ({error.__cause__ if gone else error}), but it was there when the corpus was listed"
+        ) from error
 
 
 def with_address(reason: str, uri: str) -> str:

@@ -1,6 +1,6 @@
 """The job folder `<target>/.uttershard/`: what an unfinished pack job knows, so that any later run goes on with it.
 
-    lock           flock, held by the process that drives the job; its host and pid are inside
+    lock           held by the process that drives the job; its host and pid are inside (see lock.py)
     job.json       fingerprint, number of shards, column types, counts
     plan.parquet   one row group a shard, its utterances in the order of packing
     refused.jsonl  what was refused before packing
@@ -11,21 +11,18 @@ The folder is removed after `dataset.json` has been written: then the dataset ne
 """
 
 import contextlib
-import fcntl
 import json
-import os
 import shutil
-import socket
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from uttershard.pipeline.dataset.manifest import ShardEntry
-from uttershard.pipeline.errors import ConfigError, DataError
+from uttershard.pipeline.errors import DataError
 
 from .commit import storage_errors, write_atomically
 from .listing import Refusal
+from .lock import hold_lock
 
 JOB_FOLDER = ".uttershard"
 
@@ -132,51 +129,18 @@ class JobFolder:
             return None
         return FinishedShard(ShardEntry(**body["entry"]), tuple(Refusal(**entry) for entry in body["refused"]))
 
+    def count_refused(self) -> int:
+        """Return how many utterances all finished shards have refused."""
+        records = (self.path / "done").glob("*.json")
+        return sum(len(json.loads(record.read_bytes())["refused"]) for record in records)
+
     def _done(self, shard: int) -> Path:
         return self.path / "done" / f"{shard:06d}.json"
 
 
-@contextlib.contextmanager
-def lock(folder: JobFolder) -> Iterator[None]:
-    """Hold the job alone; the kernel releases it when this process ends, however it ends.
-
-    Raises:
-        ConfigError: Another process drives the job; the message names its host and pid.
-    """
-    descriptor = _acquire(folder)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _acquire(folder: JobFolder) -> int:
-    path = folder.path / "lock"
-    while True:
-        with storage_errors(path):
-            folder.path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip() or "another process"
-            os.close(descriptor)
-            raise ConfigError(
-                f"{folder.target} is being packed by {holder}: wait for it, or stop it and run this command again"
-            ) from error
-        if _is_current(descriptor, path):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"host {socket.gethostname()} pid {os.getpid()}\n".encode(), 0)
-            return descriptor
-        # The job that held it has just finished and removed its folder: this is a lock on a file without a name.
-        os.close(descriptor)
-
-
-def _is_current(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
+def lock(folder: JobFolder) -> contextlib.AbstractContextManager[None]:
+    """Hold the job alone (see `lock.hold_lock`)."""
+    return hold_lock(folder.path / "lock")
 
 
 def _json(body: dict[str, Any]) -> bytes:

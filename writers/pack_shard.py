@@ -18,7 +18,7 @@ from uttershard.pipeline.errors import DataError
 from uttershard.pipeline.reading.codecs import AudioError
 
 from .audio import fetch
-from .audio_files import with_address
+from .audio_files import raise_if_it_may_come_back, with_address
 from .commit import atomic_write, write_atomically
 from .describe import SidecarRows, describe, encode_members
 from .job import FinishedShard, JobFolder
@@ -41,6 +41,8 @@ class ShardTask:
     columns: dict[str, str]
     fingerprint: str
     settings: PackSettings
+    retry_refused: bool = False
+    """Whether a finished shard that refused some utterances is packed again."""
 
 
 def pack_shard(task: ShardTask) -> FinishedShard:
@@ -52,7 +54,8 @@ def pack_shard(task: ShardTask) -> FinishedShard:
     """
     folder = JobFolder(Path(task.target))
     finished = folder.read_done(task.shard)
-    if finished is not None and _is_intact(folder.target, finished.entry):
+    again = task.retry_refused and finished is not None and finished.refused
+    if finished is not None and not again and _is_intact(folder.target, finished.entry):
         return finished
     tar_name, sidecar_name = shard_names(task.shard)
     rows, refused = SidecarRows(task.columns), list[Refusal]()
@@ -78,7 +81,8 @@ def _pack_utterance(utterance: dict[str, Any], tar: ShardTar, rows: SidecarRows,
     """Pack one utterance, or return why it is refused."""
     try:
         audio = fetch(utterance["uri"], utterance["start"], utterance["end"], task.settings)
-    except AudioError as error:
+    except (AudioError, OSError) as error:
+        raise_if_it_may_come_back(error, utterance["uri"])
         return with_address(str(error), utterance["uri"])
     members = encode_members(utterance["key"], audio.info, audio.data, utterance["text"], utterance["metadata"])
     description = describe(members, task.columns, audio.info)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from uttershard.pipeline.reading.codecs import AudioError
 
 from .assign import shuffle
-from .audio_files import with_address
+from .audio_files import raise_if_it_may_come_back, with_address
 from .channels import probe_channels
 from .listing import Refusal
 from .settings import PackSettings
@@ -88,7 +88,8 @@ def probe_files(uris: list[str]) -> FileFacts:
     for number, uri in enumerate(uris):
         try:
             info, facts.sizes[number] = probe_channels(uri)
-        except AudioError as error:
+        except (AudioError, OSError) as error:
+            raise_if_it_may_come_back(error, uri)
             reasons.append(str(error))
             continue
         facts.seconds[number] = info.num_samples / info.sample_rate

@@ -57,6 +57,10 @@ class Quarantine:
                 f"allows {allowed}. First: {shown}. All so far are in {self.path}"
             )
 
+    def exceeds(self, refused: int) -> bool:
+        """Whether so many more are too many."""
+        return len(self._refused) + refused > self._settings.allowed_errors(self._corpus)
+
     def write(self) -> None:
         """Write errors.jsonl, in an order that does not depend on who found what first; no errors, no file."""
         if self._refused:

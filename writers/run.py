@@ -220,6 +220,8 @@ class _Job:
             columns=state.columns,
             fingerprint=state.fingerprint["digest"],
             settings=self.settings,
+            # A run that ended over too many refusals would end the same way for ever, whatever was mended since.
+            retry_refused=quarantine.exceeds(self.folder.count_refused()),
         )
         finished: dict[int, FinishedShard] = {}
         total = sum(shard.seconds for shard in outline)
