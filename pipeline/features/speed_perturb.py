@@ -36,7 +36,7 @@ class SpeedPerturb(nn.Module):
         if not self.factors:
             raise ConfigError("factors is empty: give at least one speed, such as 0.9, 1.0, 1.1")
         self.players = nn.ModuleList(Resample(factor.numerator, factor.denominator) for factor in self.factors)
-        self._chance = Chance(Stream.SPEED, seed, 1)
+        self._chance = Chance(Stream.DEVICE_SPEED, seed, 1)
 
     def forward(
         self, audio: Tensor, audio_lengths: Tensor, *, keys: Sequence[str], epoch: int

@@ -37,6 +37,7 @@ class Stream(IntEnum):
     REVERBERATION = 9
     WINDOWS = 10
     REPEATS = 11
+    DEVICE_SPEED = 12
 
 
 def mix(value: int) -> int:
