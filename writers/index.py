@@ -12,9 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 from uttershard.pipeline.dataset.digest import digest_bytes, digest_of_digests, span_checksum
+from uttershard.pipeline.dataset.files import join, local_path
 from uttershard.pipeline.dataset.manifest import MANIFEST_NAME, Manifest, ShardEntry, decode_manifest, encode_manifest
 from uttershard.pipeline.dataset.members import member_name
 from uttershard.pipeline.dataset.sidecar import (
+    FOREIGN,
     FORMAT_VERSION,
     SidecarInfo,
     decode_sidecar,
@@ -25,11 +27,13 @@ from uttershard.pipeline.dataset.tar import Member, TarError, map_tar, split_nam
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.pipeline.reading.codecs import AudioError
 
+from .adopt import AdoptRules, adopt, is_ours
 from .cluster import Cluster, ClusterSettings, cluster_settings, start_cluster
 from .columns import infer_columns
 from .commit import write_atomically
 from .describe import SidecarRows, describe, read_record
 from .job import JobFolder, lock
+from .patterns import expand
 from .progress import Progress, Silent
 from .tar_writer import Span
 
@@ -47,6 +51,8 @@ class IndexSummary:
     hours: float
     changed: tuple[str, ...]
     """Sidecars that were not there before, or not with these bytes."""
+    refused: int = 0
+    """Samples of another tool's tars that are no utterances; errors.jsonl lists them."""
 
 
 @dataclass(frozen=True)
@@ -76,19 +82,29 @@ def index_tars(
     *,
     out: str | None = None,
     columns: Sequence[str] = (),
+    naming: str | None = None,
+    manifests: str | None = None,
+    checksums: bool | None = None,
+    unique_ids: bool = False,
     cluster: ClusterSettings | str | None = None,
     workers: int | None = None,
     retries: int = _RETRIES,
     progress: Progress | None = None,
 ) -> IndexSummary:
-    """Write the sidecars and the manifest of shards that uttershard packed.
+    """Write the sidecars and the manifest of shards that uttershard packed, or adopt those of another tool.
 
     A run that was stopped is continued by calling this again: tars that were done are not read again.
 
     Args:
         tars: Tars in the order of the dataset, or one folder: its `dataset.json` says which, else all that are in it.
+            Addresses may be patterns (`train-{0000..0999}.tar`); tars of another tool may be in a store.
         out: Folder for sidecars and manifest; None for the folder of the tars.
         columns: Metadata fields that become columns; known already where there is a `dataset.json`.
+        naming: Whose the tars are: `webdataset`, `wenet` or `nemo`; None for ours, else webdataset.
+        manifests: NeMo's manifests, a pattern: a tar of NeMo holds no text.
+        checksums: Whether all bytes of another tool's tars are read, so that damage is noticed when they are used;
+            None for those on local disks.
+        unique_ids: Put the tar's name before each id, for another tool's tars that all count from zero.
         cluster: Where tasks run (see `pack`).
         workers: Dask worker processes; None for one a CPU core.
         retries: How often a task is given to another worker.
@@ -98,6 +114,9 @@ def index_tars(
         ConfigError: No tars, or columns that contradict the manifest.
         DataError: A tar is damaged, is not the one its manifest lists, or has members that are not of one utterance.
     """
+    foreign = _find_foreign(tars, naming, manifests, checksums, unique_ids)
+    if foreign is not None:
+        return _adopt(*foreign, out, columns, cluster_settings(cluster, workers), retries, progress or Silent())
     paths = _find_tars(tars)
     known = _read_manifest(paths[0].parent) or _read_sidecars(paths)
     folder = Path(out) if out is not None else paths[0].parent
@@ -120,6 +139,90 @@ def index_tars(
     return IndexSummary(
         str(folder), manifest.digest, len(entries), manifest.utterances, manifest.seconds / 3600, tuple(changed)
     )
+
+
+def _find_foreign(
+    tars: Sequence[str], naming: str | None, manifests: str | None, checksums: bool | None, unique_ids: bool
+) -> tuple[list[str], AdoptRules] | None:
+    """Return the addresses of another tool's tars and how they are taken, or None if the tars are ours."""
+    known = _read_manifest(Path(tars[0])) if len(tars) == 1 and Path(tars[0]).is_dir() else None
+    identity = known.identity if known is not None and known.identity is not None else {}
+    if known is not None and identity.get("naming") != FOREIGN:
+        return None
+    if len(tars) == 1 and Path(tars[0]).is_dir():
+        addresses = _listed_tars(Path(tars[0]))
+    else:
+        addresses = [_absolute(address) for address in expand(list(tars))] if tars else []
+    remote = [address for address in addresses if local_path(address) is None]
+    asked = naming is not None or manifests is not None or checksums is not None or unique_ids
+    if not asked and not remote and not identity:
+        missing = [address for address in addresses if not Path(address).is_file()]
+        if not addresses or missing:
+            return None
+        named = _naming_of_sidecars(addresses)
+        if named != FOREIGN and (named is not None or is_ours(addresses[0])):
+            return None
+    before = identity.get("rules", {})
+    rules = AdoptRules(
+        naming=naming or before.get("naming") or ("nemo" if manifests is not None else "webdataset"),
+        manifests=manifests or before.get("manifests"),
+        checksums=checksums if checksums is not None else before.get("checksums", not remote),
+        unique_ids=unique_ids or before.get("unique_ids", False),
+    )
+    return addresses, rules
+
+
+def _adopt(
+    tars: list[str],
+    rules: AdoptRules,
+    out: str | None,
+    columns: Sequence[str],
+    where: ClusterSettings,
+    retries: int,
+    listener: Progress,
+) -> IndexSummary:
+    folders = {tar.rpartition("/")[0] for tar in tars}
+    if out is None and (len(folders) > 1 or local_path(tars[0]) is None):
+        raise ConfigError("the tars are in several folders or in a store: say with out= where sidecars and manifest go")
+    folder = Path(out if out is not None else folders.pop())
+    with _job(folder) as job, start_cluster(where, retries, listener) as running:
+        adopted = adopt(tars, job, rules, columns, running, listener)
+        job.remove()
+    manifest = adopted.manifest
+    names = tuple(shard.sidecar for shard in manifest.shards)
+    return IndexSummary(
+        str(folder),
+        manifest.digest,
+        len(names),
+        manifest.utterances,
+        manifest.seconds / 3600,
+        names,
+        len(adopted.refused),
+    )
+
+
+def _naming_of_sidecars(tars: Sequence[str]) -> str | None:
+    """Return what the first readable sidecar beside the tars says of their naming."""
+    for tar in tars:
+        sidecar = Path(tar).with_suffix(".parquet")
+        try:
+            return decode_sidecar(sidecar.read_bytes(), [], str(sidecar))[1].naming
+        except (FileNotFoundError, DataError):
+            continue
+    return None
+
+
+def _listed_tars(folder: Path) -> list[str]:
+    manifest = folder / MANIFEST_NAME
+    if manifest.exists():
+        listed = decode_manifest(manifest.read_bytes(), str(manifest)).shards
+        return [join(str(folder.absolute()), shard.tar) for shard in listed]
+    return [str(path) for path in sorted(folder.absolute().glob("*.tar"))]
+
+
+def _absolute(address: str) -> str:
+    path = local_path(address)
+    return address if path is None else str(Path(path).absolute())
 
 
 @contextmanager

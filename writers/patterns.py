@@ -2,6 +2,7 @@
 
 import glob
 import itertools
+import os
 import posixpath
 import re
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from uttershard.pipeline.dataset.files import local_path
 from uttershard.pipeline.errors import ConfigError, StorageError
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
+_NEMO_BRACES = re.compile(r"_OP_(\d+\.\.\d+)_CL_")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MOST = 10_000_000
 
@@ -25,7 +27,7 @@ def expand_braces(pattern: str) -> list[str]:
         ['audio_0.tar', 'audio_1.tar']
     """
     # NeMo spells the braces so that no shell touches them; the underscore after the name is its own.
-    pattern = pattern.replace("_OP_", "{").replace("_CL_", "}")
+    pattern = _NEMO_BRACES.sub(r"{\1}", pattern)
     pieces = _BRACES.split(pattern)
     choices = [[piece] if number % 2 == 0 else _choices(piece) for number, piece in enumerate(pieces)]
     return ["".join(parts) for parts in itertools.product(*choices)]
@@ -73,10 +75,10 @@ def _choices(piece: str) -> list[str]:
 
 
 def _matches(address: str) -> Iterator[str]:
-    if not glob.has_magic(address):
+    path = local_path(address)
+    if not glob.has_magic(address) or (path is not None and os.path.exists(path)):  # noqa: PTH110
         yield address
         return
-    path = local_path(address)
     if path is not None:
         yield from sorted(glob.glob(path))  # noqa: PTH207
         return

@@ -13,7 +13,8 @@ from .progress import bars
 
 def index(
     tars: Annotated[
-        list[str], typer.Argument(help="The folder of a dataset, or its tars in order.", metavar="TARS...")
+        list[str],
+        typer.Argument(help="The folder of a dataset, or its tars in order; patterns too.", metavar="TARS..."),
     ],
     out: Annotated[
         str | None, typer.Option(help="Folder for sidecars and manifest; without it, beside the tars.")
@@ -22,6 +23,22 @@ def index(
         list[str] | None,
         typer.Option(help="Metadata field that becomes a column; may be repeated. A dataset.json knows them already."),
     ] = None,
+    naming: Annotated[
+        str | None,
+        typer.Option(help="Whose tars they are: webdataset, wenet, nemo; without it ours, else webdataset."),
+    ] = None,
+    manifests: Annotated[
+        str | None, typer.Option(help="NeMo's manifests, e.g. manifest__OP_0..7_CL_.json: its tars hold no text.")
+    ] = None,
+    checksums: Annotated[
+        bool | None,
+        typer.Option(
+            help="Read every byte of another tool's tars, so that damage is noticed later; without it, of local ones."
+        ),
+    ] = None,
+    unique_ids: Annotated[
+        bool, typer.Option("--unique-ids", help="Put the tar's name before each id, for tars that all count from zero.")
+    ] = False,
     cluster: ClusterName = None,
     cluster_config: ClusterConfig = None,
     workers: Workers = None,
@@ -31,12 +48,19 @@ def index(
 ) -> None:
     """Write sidecars and manifest from the tars alone. Not a byte of a tar is changed.
 
-    For a sidecar that was lost or damaged, or a dataset.json that was: the result is what packing wrote.
+    For a sidecar that was lost or damaged, or a dataset.json that was: the result is what packing wrote. Tars of
+    another tool (WebDataset, WeNet, NeMo) are adopted: they stay where and as they are, and load like any dataset.
+
+        uttershard index s3://bucket/train-{0000..0999}.tar --out train
     """
     summary = index_tars(
         tars,
         out=out,
         columns=tuple(column or ()),
+        naming=naming,
+        manifests=manifests,
+        checksums=checksums,
+        unique_ids=unique_ids,
         cluster=chosen_cluster(cluster, cluster_config, workers, dashboard),
         retries=retries,
         progress=bars(quiet=json),
@@ -48,3 +72,5 @@ def index(
         f"{summary.target}: {summary.shards:,} shards, {summary.utterances:,} utterances, "
         f"{as_duration(summary.hours * 3600)}; {len(summary.changed):,} sidecars written, the others were right"
     )
+    if summary.refused:
+        typer.echo(f"{summary.refused:,} samples are no utterances, see {summary.target}/errors.jsonl")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from uttershard.pipeline.errors import ConfigError
+from uttershard.pipeline.reading.members import audio_members
 
 from ..archives import Archive, read_archive
 from ..corpus_path import CorpusPath, corpus_path, refused_members, root_of
@@ -28,7 +29,9 @@ from .lines import read_lines
 from .records import BadRecordError, FieldNames, add_record, read_seconds
 from .webdataset import find_tars
 
-_SUB = re.compile(r"-sub\d+$")
+SEGMENT_SUFFIX = re.compile(r"-sub\d+$")
+"""What NeMo adds to the name of a file for its second segment and those after it."""
+
 _AUDIO, _SHARD = "audio_filepath", "shard_id"
 _USED = frozenset({_AUDIO, "text", "duration", "offset", _SHARD, "id"})
 
@@ -163,7 +166,7 @@ class _Members:
     def find(self, name: str) -> str | None:
         """Return the address of a member, of the whole file if the name is that of a segment."""
         stem, ending = posixpath.splitext(posixpath.basename(name))
-        for candidate in (stem + ending, _SUB.sub("", stem) + ending):
+        for candidate in (stem + ending, SEGMENT_SUFFIX.sub("", stem) + ending):
             member = self._by_name.get(candidate)
             if member is not None:
                 self._used.add(member)
@@ -175,5 +178,5 @@ class _Members:
         return posixpath.splitext(posixpath.basename(name))[0]
 
     def unused(self) -> list[str]:
-        """Return the members that no line named."""
-        return [name for name in self.archive.uris if name not in self._used]
+        """Return the audio members that no line named; NeMo passes by what is no audio."""
+        return [name for name in audio_members(self.archive.uris) if name not in self._used]
