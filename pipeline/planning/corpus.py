@@ -11,6 +11,8 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import ConfigError, DataError
+from .batch_types import EspnetRules
+from .columns import category_codes, length_columns
 from .filters import apply_filters
 from .frames import count_frames, exact_frame_shift
 from .partition import logical_bounds
@@ -29,6 +31,8 @@ class Corpus:
         frame_shift: seconds of a frame.
         tars: int64[tars + 1], where each tar begins, and the end of the last.
         keys: their ids, for messages; None if they were not given.
+        lengths: int64[C, N], of each of `length_columns` of ESPnet's batch types; None if it is the frames only.
+        categories: int32[N], codes of the column that ESPnet's batch types balance; None without.
     """
 
     frames: NDArray[np.int32]
@@ -38,6 +42,8 @@ class Corpus:
     frame_shift: Fraction
     tars: NDArray[np.int64]
     keys: pa.ChunkedArray | None = None
+    lengths: NDArray[np.int64] | None = None
+    categories: NDArray[np.int32] | None = None
 
     @property
     def total_shards(self) -> int:
@@ -94,6 +100,7 @@ def build_corpus(
     total_shards: int,
     filters: Filters | None = None,
     frame_shift: float | Fraction = 0.01,
+    rules: EspnetRules | None = None,
 ) -> Corpus:
     """Return what planning needs of a dataset.
 
@@ -104,6 +111,7 @@ def build_corpus(
         total_shards: number of logical shards, T.
         filters: what to leave out; nothing by default.
         frame_shift: seconds of a frame.
+        rules: the batch type, if it is one of ESPnet's: its columns have to be there too.
 
     Raises:
         ConfigError: a filter does not fit the columns or keeps nothing, or a setting is out of range.
@@ -126,4 +134,7 @@ def build_corpus(
         removed = ", ".join(f"{reason}: {count}" for reason, count in filtered.items() if reason != "kept")
         raise ConfigError(f"no utterance of {columns.num_rows} is kept ({removed}): loosen the filters")
     keys = columns["key"] if "key" in columns.column_names else None
-    return Corpus(frames, kept, bounds, filtered, exact_frame_shift(frame_shift), tars, keys)
+    lengths = categories = None
+    if rules is not None:
+        lengths, categories = length_columns(columns, kept, rules), category_codes(columns, kept, rules)
+    return Corpus(frames, kept, bounds, filtered, exact_frame_shift(frame_shift), tars, keys, lengths, categories)

@@ -21,6 +21,7 @@ from ..errors import ConfigError, ShardingError
 from .bucket import LengthOrder, bucket_edges, length_order
 from .corpus import Corpus
 from .elastic import Stage, deal_rest
+from .espnet import batches_of_rank
 from .hashing import Stream, stage_salt, stream_key
 from .layout import EpochLayout as EpochLayout
 from .layout import EpochPlan as EpochPlan
@@ -28,7 +29,7 @@ from .layout import Window
 from .order import order_steps
 from .rotation import Rotation
 from .settings import Batching, Sharding, parse_int, parse_seed
-from .steps import Cut, cut_equally
+from .steps import Cut, cut_equally, match_steps
 from .summary import add_up, longest_of_batches, summarise_rank
 from .windows import check_windows, order_windows, split_windows
 
@@ -94,13 +95,14 @@ def lay_out_epoch(
     over_budget = count_oversize(corpus, batching)
     rotation = rotation or Rotation()
     shards = [rotation.index(epoch, rank, world_size, total_shards) for rank in range(world_size)]
-    coming = corpus.epoch_rows(shards, seed=seed, epoch=epoch)
+    dealing = _Dealing(epoch, seed, batching.shuffle)
+    coming = corpus.epoch_rows(shards, seed=seed, epoch=dealing.hashed_epoch)
     rows = [_without_oversize(of_rank, corpus, batching) for of_rank in coming]
     filtered = dict(corpus.filtered)
     if batching.oversize == "drop":
         filtered["kept"] -= over_budget
         filtered["over_budget"] = over_budget
-    return _lay_out(corpus, rows, shards, total_shards, batching, filtered, _Dealing(epoch, seed))
+    return _lay_out(corpus, rows, shards, total_shards, batching, filtered, dealing)
 
 
 def lay_out_rest(
@@ -141,7 +143,13 @@ def lay_out_rest(
         dealt = zip(*(deal_rest(of_part, corpus.frames, ranks) for of_part in left), strict=True)
         rows = [np.concatenate(of_rank) for of_rank in dealt]
         layout = _lay_out(
-            corpus, rows, [None] * ranks, shards, batching, layout.filtered, _Dealing(epoch, seed, number)
+            corpus,
+            rows,
+            [None] * ranks,
+            shards,
+            batching,
+            layout.filtered,
+            _Dealing(epoch, seed, batching.shuffle, number),
         )
     return layout
 
@@ -152,9 +160,15 @@ class _Dealing:
 
     epoch: int
     seed: int
+    shuffle: bool
     stage: int = 0
     window: int = 0
     group: int = 0
+
+    @property
+    def hashed_epoch(self) -> int:
+        """The epoch as hashes know it: without shuffling, all are alike."""
+        return self.epoch if self.shuffle else 0
 
     @property
     def salt(self) -> int:
@@ -181,7 +195,9 @@ def _lay_out(
         _lay_out_window(corpus, list(of_window), shards, batching, replace(dealing, window=number))
         for number, of_window in enumerate(parts)
     ]
-    order = order_windows(windows, seed=dealing.seed, epoch=dealing.epoch, stage=dealing.stage)
+    order = np.arange(windows)
+    if dealing.shuffle:
+        order = order_windows(windows, seed=dealing.seed, epoch=dealing.epoch, stage=dealing.stage)
     return EpochLayout(
         dealing.epoch,
         len(rows),
@@ -227,14 +243,21 @@ def _lay_out_window(
 def _cut_group(
     corpus: Corpus, rows: list[NDArray[np.int64]], shards: Sequence[str], batching: Batching, dealing: _Dealing
 ) -> tuple[list[LengthOrder], list[Cut]]:
-    """Return length order and batches of each rank, for utterances that are batched together."""
-    epoch, seed, salt, rest = dealing.epoch, dealing.seed, dealing.salt, bool(dealing.stage)
+    """Return order and batches of each rank, for utterances that are batched together."""
+    epoch, seed, salt, rest = dealing.hashed_epoch, dealing.seed, dealing.salt, bool(dealing.stage)
     lent = _lend(rows, corpus.frames) if rest and batching.equal_steps in ("split", "pad") else []
     key = stream_key(Stream.UTTERANCES, seed, epoch, *stage_salt(salt))
-    edges = bucket_edges(int(corpus.frames.max()), batching.bucket_width)
-    orders = [length_order(of_rank, corpus.frames, edges, key) for of_rank in rows]
-    lengths = [order.lengths for order in orders]
-    cuts = cut_equally(lengths, shards, batching, seed=seed, epoch=epoch, salt=salt, rest=rest)
+    if batching.rules is None:
+        edges = bucket_edges(int(corpus.frames.max()), batching.bucket_width)
+        orders = [length_order(of_rank, corpus.frames, edges, key) for of_rank in rows]
+        lengths = [order.lengths for order in orders]
+        cuts = cut_equally(lengths, shards, batching, seed=seed, epoch=epoch, salt=salt, rest=rest)
+    else:
+        made = [batches_of_rank(corpus, of_rank, batching, key, rest=rest) for of_rank in rows]
+        orders = [LengthOrder(of_rank.rows, corpus.frames[of_rank.rows]) for of_rank in made]
+        bounds = [of_rank.bounds for of_rank in made]
+        cuts = match_steps(bounds, shards, batching, seed=seed, epoch=epoch, salt=salt, rest=rest)
+        cuts = [cut.without(of_rank.left_out) for cut, of_rank in zip(cuts, made, strict=True)]
     for rank in lent:
         cuts[rank] = replace(cuts[rank], filler=np.ones_like(cuts[rank].filler))
     return orders, cuts
@@ -295,6 +318,8 @@ def _order_steps(
             costs = list(own)
         else:
             costs = [np.maximum.reduce(own)] * len(cuts)
+    if not dealing.shuffle:
+        return [np.arange(cut.taken.size) for cut in cuts]
     which = {"seed": dealing.seed, "epoch": dealing.epoch, "stage": dealing.salt}
     if batching.equal_steps == "off":
         pairs = zip(cuts, costs, strict=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import bisect
-import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any, Literal, get_args
 
@@ -14,6 +13,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, ShardingError
+from .batch_types import BY_BINS, BY_SIZE, BatchType, EspnetRules, RuleSettings, described, parse_rules, unused
+from .parse import parse_int as parse_int
 from .where import Where, parse_where
 
 Oversize = Literal["error", "drop", "alone"]
@@ -21,20 +22,6 @@ EqualSteps = Literal["split", "drop", "pad", "off"]
 
 _NARROWEST_BUCKET = 0.001
 _UINT64_MAX = (1 << 64) - 1
-
-
-def parse_int(name: str, value: Any, low: int, high: int | None = None, error: type[ConfigError] = ConfigError) -> int:
-    """Return a setting as an int; bool and float are refused, since both are slips where a count is meant."""
-    expected = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
-    if isinstance(value, bool | np.bool_):
-        raise error(f"{name}={value!r} is a truth value: give {expected}")
-    try:
-        number = operator.index(value)
-    except TypeError as cause:
-        raise error(f"{name}={value!r} is a {type(value).__name__}: give {expected}") from cause
-    if number < low or (high is not None and number > high):
-        raise error(f"{name}={number} is out of range: give {expected}")
-    return number
 
 
 def parse_seed(value: Any) -> int:
@@ -168,6 +155,10 @@ class Batching:
         bucket_width: relative width of a length bucket; 0.015 keeps padding under 1 % with room to shuffle.
         windows: parts of an epoch that batches do not mix, each reading a few tars only; for data larger than the
             cache. None for one.
+        shuffle: other batches in every epoch, in random order. Without, every epoch that reads the same utterances
+            has the same batches, from long to short (or as ESPnet's batch types order them): for validation.
+        rules: one of ESPnet's batch types with its settings; None for "bucket". Their rules, not batch_bins, say how
+            large a batch gets: `length` and `numel` exceed it by the utterance that closes a batch.
 
     Raises:
         ConfigError: a value is out of range, or two settings conflict.
@@ -182,9 +173,13 @@ class Batching:
     equal_steps: EqualSteps = "split"
     bucket_width: float = 0.015
     windows: int | None = None
+    shuffle: bool = True
+    rules: EspnetRules | None = None
 
     def __post_init__(self) -> None:
-        if (self.batch_bins is None) == (self.batch_size is None):
+        if self.rules is not None:
+            self._check_rules(self.rules)
+        elif (self.batch_bins is None) == (self.batch_size is None):
             raise ConfigError(
                 f"batch_bins={self.batch_bins} and batch_size={self.batch_size}: give exactly one of them, batch_bins "
                 "for a budget in frames (padding included) or batch_size for a fixed number of utterances"
@@ -195,26 +190,76 @@ class Batching:
                 object.__setattr__(self, name, parse_int(name, value, 1))
         _check_choice("oversize", self.oversize, get_args(Oversize))
         _check_choice("equal_steps", self.equal_steps, get_args(EqualSteps))
-        if not isinstance(self.longest_first, bool):
-            raise ConfigError(f"longest_first={self.longest_first!r} is no truth value: give True or False")
+        for name in ("longest_first", "shuffle"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name}={getattr(self, name)!r} is no truth value: give True or False")
+        if not self.shuffle:
+            self._check_fixed()
         width = self.bucket_width
         if isinstance(width, bool) or not isinstance(width, int | float) or not _NARROWEST_BUCKET <= width <= 1:
             raise ConfigError(
                 f"bucket_width={width!r} is out of range: give a relative width from {_NARROWEST_BUCKET} to 1"
             )
-        if self.batch_size is not None:
-            for name, unused in (("max_batch_size", None), ("quadratic", None), ("oversize", "error")):
+        if self.batch_size is not None and self.rules is None:
+            for name, default in (("max_batch_size", None), ("quadratic", None), ("oversize", "error")):
                 value = getattr(self, name)
-                if value != unused:
+                if value != default:
                     raise ConfigError(
                         f"{name}={value!r} has no meaning with batch_size={self.batch_size}: leave it out, or give "
                         "batch_bins instead of batch_size"
                     )
 
+    def _check_rules(self, rules: EspnetRules) -> None:
+        bins = rules.batch_type in BY_BINS
+        used, other = ("batch_bins", "batch_size") if bins else ("batch_size", "batch_bins")
+        if getattr(self, other) is not None:
+            types = BY_SIZE if bins else BY_BINS
+            raise unused(other, getattr(self, other), rules.batch_type, used_by=("bucket", *types))
+        if getattr(self, used) is None:
+            raise ConfigError(f"batch_type={rules.batch_type!r} needs {used}=")
+        for name in ("max_batch_size", "quadratic", "oversize", "bucket_width", "windows"):
+            value = getattr(self, name)
+            if value != _DEFAULTS[name]:
+                raise unused(name, value, rules.batch_type, used_by=("bucket",))
+        if self.equal_steps == "split":
+            raise ConfigError(
+                f"equal_steps='split' would cut the batches of batch_type={rules.batch_type!r} finer than ESPnet's "
+                "rule does: choose 'pad' (ranks with fewer batches repeat some, marked as filler), 'drop' or 'off'"
+            )
+
+    def _check_fixed(self) -> None:
+        if self.longest_first:
+            raise ConfigError("longest_first=True has no meaning with shuffle=False, where the order is fixed already")
+        if self.equal_steps == "drop":
+            raise ConfigError(
+                "equal_steps='drop' with shuffle=False would leave out the same utterances in every epoch: choose "
+                "'split', 'pad' or 'off'"
+            )
+        if self.rules is not None and self.rules.batch_type in ("catbel", "catpow"):
+            raise ConfigError(
+                f"shuffle=False has no meaning with batch_type={self.rules.batch_type!r}, which draws at random"
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """Return the settings as JSON values, equal for equal settings; without those that are not set."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["rules"] = None if self.rules is None else described(self.rules)
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def batch_type(self) -> BatchType:
+        """The kind of batches."""
+        return "bucket" if self.rules is None else self.rules.batch_type
+
+    @property
+    def budget_frames(self) -> int | None:
+        """Frames that no batch exceeds; None if nothing is promised."""
+        return self.batch_bins if self.rules is None else None
+
     @property
     def longest_frames(self) -> int | None:
-        """Longest utterance that fits the budget, in frames (0: none does); None with batch_size."""
-        if self.batch_bins is None:
+        """Longest utterance that fits the budget, in frames (0: none does); None if there is no hard budget."""
+        if self.batch_bins is None or self.rules is not None:
             return None
         return bisect.bisect_right(range(1, self.batch_bins + 1), self.batch_bins, key=self.cost_of)
 
@@ -228,6 +273,36 @@ class Batching:
             return frames
         wide = frames.astype(np.int64)
         return wide - (-wide * wide // self.quadratic)
+
+
+_DEFAULTS = {field.name: field.default for field in fields(Batching)}
+
+
+def make_batching(
+    batch_type: BatchType,
+    rules: RuleSettings,
+    *,
+    max_batch_size: int | None = None,
+    equal_steps: EqualSteps | None = None,
+    **settings: Any,
+) -> Batching:
+    """Return the batching of any batch type.
+
+    Args:
+        batch_type: "bucket", or one of ESPnet's.
+        rules: settings of ESPnet's types by name.
+        max_batch_size: most utterances of a batch.
+        equal_steps: None for "split" with "bucket", and "pad" with ESPnet's types, whose batches are not to be cut.
+        settings: others of `Batching`.
+
+    Raises:
+        ConfigError: as for `Batching` and `EspnetRules`.
+        TypeError: a setting of `rules` that there is not.
+    """
+    parsed = parse_rules(batch_type, max_batch_size, rules)
+    if parsed is None:
+        return Batching(max_batch_size=max_batch_size, equal_steps=equal_steps or "split", **settings)
+    return Batching(equal_steps=equal_steps or "pad", rules=parsed, **settings)
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ Every rank plans for every rank, so each knows K, the number of steps of an epoc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,10 @@ class Cut:
             np.concatenate([cut.filler for cut in cuts]),
             sum(cut.dropped_utterances for cut in cuts),
         )
+
+    def without(self, utterances: int) -> Cut:
+        """Return the same batches, with so many more utterances counted as not delivered."""
+        return replace(self, dropped_utterances=self.dropped_utterances + utterances)
 
     @property
     def starts(self) -> NDArray[np.int64]:
@@ -100,23 +104,51 @@ def cut_equally(
                 _pad(cut_exactly(*pair), steps, stream_key(Stream.FILLER_BATCHES, seed, epoch, rank, *more))
                 for rank, pair in enumerate(_own(stairs, batching, [min(steps, each.utterances) for each in stairs]))
             ]
-        case "off":
-            return [_whole(cut_exactly(*pair)) for pair in _own(stairs, batching, counts)]
-        case "drop":
-            steps = min(counts)
-            if not rest:
-                _check_empty(counts, logical_shards, batching, "would leave no steps")
-            return [
-                _drop(cut_exactly(*pair), steps, stream_key(Stream.DROPPED_BATCHES, seed, epoch, rank, *more))
-                for rank, pair in enumerate(_own(stairs, batching, counts))
-            ]
-        case "pad":
-            steps = max(counts)
-            _check_empty(counts, logical_shards, batching, "has no batch to repeat")
-            return [
-                _pad(cut_exactly(*pair), steps, stream_key(Stream.FILLER_BATCHES, seed, epoch, rank, *more))
-                for rank, pair in enumerate(_own(stairs, batching, counts))
-            ]
+        case _:
+            bounds = [cut_exactly(*pair) for pair in _own(stairs, batching, counts)]
+            return match_steps(bounds, logical_shards, batching, seed=seed, epoch=epoch, salt=salt, rest=rest)
+
+
+def match_steps(
+    bounds: Sequence[NDArray[np.int64]],
+    logical_shards: Sequence[str],
+    batching: Batching,
+    *,
+    seed: int,
+    epoch: int,
+    salt: int = 0,
+    rest: bool = False,
+) -> list[Cut]:
+    """Return the batches of every rank, equally many unless the policy is "off", without cutting any.
+
+    Args:
+        bounds: int64[batches + 1] of each rank, batch i holds positions `bounds[i]` up to `bounds[i + 1]`.
+        logical_shards: what each rank reads, as messages name it.
+        batching: the policy, which is not "split".
+        seed: of the run.
+        epoch: number of the epoch.
+        salt: as for `cut_equally`.
+        rest: as for `cut_equally`.
+
+    Raises:
+        ShardingError: a rank has no batch.
+    """
+    more = stage_salt(salt)
+    counts = [of_rank.size - 1 for of_rank in bounds]
+    if batching.equal_steps == "off":
+        return [_whole(of_rank) for of_rank in bounds]
+    if batching.equal_steps == "drop":
+        if not rest:
+            _check_empty(counts, logical_shards, batching, "would leave no steps")
+        return [
+            _drop(of_rank, min(counts), stream_key(Stream.DROPPED_BATCHES, seed, epoch, rank, *more))
+            for rank, of_rank in enumerate(bounds)
+        ]
+    _check_empty(counts, logical_shards, batching, "has no batch to repeat")
+    return [
+        _pad(of_rank, max(counts), stream_key(Stream.FILLER_BATCHES, seed, epoch, rank, *more))
+        for rank, of_rank in enumerate(bounds)
+    ]
 
 
 def _own(
@@ -170,8 +202,9 @@ def _check_empty(counts: Sequence[int], logical_shards: Sequence[str], batching:
     if min(counts) == 0 and max(counts) > 0:
         rank = int(np.argmin(counts))
         raise ShardingError(
-            f"rank {rank} reads {logical_shards[rank]}, which has no utterance after filtering; "
-            f"equal_steps={batching.equal_steps!r} {consequence}: use fewer total_shards, or loosen the filters"
+            f"rank {rank} reads {logical_shards[rank]}, which has no utterance after filtering, or makes no batch of "
+            f"them; equal_steps={batching.equal_steps!r} {consequence}: use fewer total_shards, smaller batches, or "
+            "loosen the filters"
         )
 
 

@@ -23,7 +23,7 @@ class RankSummary:
         frames: their frames.
         padded_frames: frames of their batches, padding included.
         padding: share of padded_frames that is padding.
-        fill: what the batches cost, by the rule of `Batching`, of steps * batch_bins; None with batch_size.
+        fill: what the batches cost, by the rule of `Batching`, of steps * batch_bins; None without a hard budget.
         steps: number of batches.
         filler_steps: how many of them repeat a batch.
         dropped_utterances: utterances left out to come to equal steps.
@@ -76,9 +76,9 @@ def summarise_rank(
         frames = int(of_batches[cut.taken[first]].sum())
     steps = cut.taken.size
     fill = None
-    if batching.batch_bins is not None:
+    if batching.budget_frames is not None:
         cost = int((sizes * batching.costs_of(longest[first])).sum())
-        fill = cost / (steps * batching.batch_bins) if steps else 0.0
+        fill = cost / (steps * batching.budget_frames) if steps else 0.0
     return RankSummary(
         rank=rank,
         logical_shard=logical_shard,
@@ -101,7 +101,7 @@ def add_up(parts: Sequence[RankSummary], batching: Batching) -> RankSummary:
     frames, padded = sum(part.frames for part in parts), sum(part.padded_frames for part in parts)
     steps = sum(part.steps for part in parts)
     fill = None
-    if batching.batch_bins is not None:
+    if batching.budget_frames is not None:
         fill = sum((part.fill or 0.0) * part.steps for part in parts) / steps if steps else 0.0
     return RankSummary(
         rank=first.rank,
