@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from .features.log_mel import LogMel as LogMel
     from .features.resample import Resample as Resample
     from .features.spec_augment import SpecAugment as SpecAugment
+    from .loader.mix import Mix as Mix
+    from .loader.mix import Part as Part
     from .loader.shard_loader import ShardLoader as ShardLoader
     from .planning.plan import EpochPlan as EpochPlan
     from .planning.plan import plan_epoch as plan_epoch
@@ -27,6 +29,8 @@ _HOMES = {
     "Fbank": ".features.fbank",
     "GlobalCmvn": ".features.cmvn",
     "LogMel": ".features.log_mel",
+    "Mix": ".loader.mix",
+    "Part": ".loader.mix",
     "Resample": ".features.resample",
     "ShardLoader": ".loader.shard_loader",
     "ShardSet": ".dataset.shardset",
@@ -43,6 +47,8 @@ __all__ = [
     "Fbank",
     "GlobalCmvn",
     "LogMel",
+    "Mix",
+    "Part",
     "Resample",
     "ShardLoader",
     "ShardSet",

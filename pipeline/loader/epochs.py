@@ -9,36 +9,46 @@ from numpy.typing import NDArray
 
 from ..dataset.shardset import ShardSet
 from ..errors import ConfigError
-from ..planning.corpus import Corpus, build_corpus
-from ..planning.elastic import Course
+from ..planning.corpus import Corpus
+from ..planning.elastic import Course, Stage
 from ..planning.frames import count_frames
-from ..planning.partition import logical_bounds
+from ..planning.mixing import PARTS_OF_COPY, MixedCorpus
 from ..planning.plan import EpochPlan, count_oversize, lay_out_rest, plan_epoch, windows_of_rank
-from ..planning.settings import Batching, Filters, Sharding
+from ..planning.settings import Sharding
 from ..planning.speed import Speed
-from ..reading.spans import INDEX_COLUMNS, TEXT_COLUMN, BatchSpec, SpanIndex
+from ..reading.spans import BatchSpec, SpanIndex
 from ..reading.utterance import AudioForm
+from .columns import PlanSettings as PlanSettings
+from .columns import load_columns
 from .metrics import StepSizes
+from .mix import OpenMix
 from .shared import SharedColumns
 
 
 @dataclass(frozen=True)
-class PlanSettings:
-    """All that a plan depends on, besides the dataset and the epoch."""
+class PartNumbers:
+    """What one dataset of a mix gives to an epoch, over all ranks.
 
-    sharding: Sharding
-    filters: Filters
-    batching: Batching
-    seed: int = 0
-    frame_shift: float = 0.01
-    speed: Speed | None = None
+    Attributes:
+        name: Its name.
+        repeat: How often an utterance comes.
+        utterances: How many come, each as often as it comes.
+        hours: Their audio.
+        share: Their share of the audio of the epoch.
+    """
+
+    name: str
+    repeat: float
+    utterances: int
+    hours: float
+    share: float
 
 
 class Epochs:
     """Plans epochs of a dataset; each plan is a function of the dataset, the settings and the epoch alone.
 
     Args:
-        shards: The dataset.
+        data: The dataset, or several.
         settings: What else the plan depends on.
         form: What audio is brought to.
 
@@ -46,18 +56,11 @@ class Epochs:
         ConfigError: The audio has different sampling rates or channels and `form` does not say what to do.
     """
 
-    def __init__(self, shards: ShardSet, settings: PlanSettings, form: AudioForm) -> None:
-        self._dataset = shards.digest
+    def __init__(self, data: ShardSet | OpenMix, settings: PlanSettings, form: AudioForm) -> None:
         self._settings = settings
-        table = shards.index(_columns(shards, settings.filters))
-        self._corpus = build_corpus(
-            table,
-            rows_per_tar=shards.rows_per_shard,
-            total_shards=settings.sharding.total_shards,
-            filters=settings.filters,
-            frame_shift=settings.frame_shift,
-        )
-        self.index = SpanIndex.from_table(table, shards.rows_per_shard, foreign=shards.is_foreign)
+        columns = load_columns(data, settings)
+        self._identity, self._corpus = columns.identity, columns.corpus
+        self.index = SpanIndex.from_table(columns.table, columns.rows_per_tar, foreign=columns.foreign)
         _check_form(self.index, self._corpus, form)
         self.form = form if settings.speed is None else self._form_when_played(form, settings.speed)
         self.course = Course()
@@ -76,7 +79,7 @@ class Epochs:
         if self._shared is None:
             raise TypeError("only a shared() copy of Epochs goes to another process: the index is not copied")
         return {
-            "_dataset": self._dataset,
+            "_identity": self._identity,
             "_settings": self._settings,
             "form": self.form,
             "course": self.course,
@@ -123,38 +126,62 @@ class Epochs:
     def _cut_into(self, total_shards: int, corpus: Corpus) -> Corpus:
         if total_shards == corpus.total_shards:
             return corpus
-        index = self.index
-        bounds = logical_bounds(np.diff(index.first_row), index.num_samples, index.sample_rate, total_shards)
-        return replace(corpus, bounds=bounds)
+        return corpus.cut_into(total_shards, self.index.num_samples, self.index.sample_rate)
+
+    def parts(self, epoch: int) -> list[PartNumbers]:
+        """Return what each dataset of a mix gives to a whole epoch; nothing for one dataset alone."""
+        corpus = self._corpus_at(epoch)
+        if not isinstance(corpus, MixedCorpus):
+            return []
+        course = self.course.at(epoch, corpus.total_shards)
+        sharding = self._settings.sharding
+        world = course.stages[0] if course.stages else Stage(sharding.world_size, sharding.total_shards, 0)
+        corpus_then = self._cut_into(world.total_shards, corpus)
+        shards = [
+            course.rotation.index(epoch, rank, world.world_size, world.total_shards) for rank in range(world.world_size)
+        ]
+        rows = np.concatenate(corpus_then.epoch_rows(shards, seed=self._settings.seed, epoch=epoch))
+        part = corpus.parts_of(rows)
+        utterances = np.bincount(part, minlength=len(corpus.names))
+        frames = np.bincount(part, corpus.frames[rows], minlength=len(corpus.names))
+        shift = float(corpus.frame_shift)
+        return [
+            PartNumbers(name, repeat / PARTS_OF_COPY, count, audio * shift / 3600, audio / max(1.0, frames.sum()))
+            for name, repeat, count, audio in zip(
+                corpus.names, corpus.repeats.tolist(), utterances.tolist(), frames.tolist(), strict=True
+            )
+        ]
 
     def _form_when_played(self, form: AudioForm, speed: Speed) -> AudioForm:
         """Return the form that undoes the rates of `Speed.played_rates`; refuse what gets too long for the budget."""
-        everything = np.arange(len(self.index))
-        rates = speed.slowest.played_rates(self.index.sample_rate, everything, seed=0, epoch=0)
-        longest = count_frames(self.index.num_samples, rates, self._settings.frame_shift)
+        everything = np.arange(self._corpus.frames.size)
+        rows = self._corpus.real_rows(everything)
+        rates = speed.slowest.played_rates(self.index.sample_rate[rows], everything, seed=0, epoch=0)
+        longest = count_frames(self.index.num_samples[rows], rates, self._settings.frame_shift)
         try:
             count_oversize(replace(self._corpus, frames=longest), self._settings.batching)
         except ConfigError as error:
             raise ConfigError(f"at the slowest of speed={', '.join(speed.describe())}: {error}") from error
-        # There is one rate, or the form names one.
-        return (
-            form if form.sample_rate else replace(form, sample_rate=int(self.index.sample_rate[self._corpus.kept][0]))
-        )
+        if form.sample_rate:
+            return form
+        kept = self._corpus.once(self._corpus.kept)
+        return replace(form, sample_rate=int(self.index.sample_rate[kept][0]))  # there is one, or the form names it
 
     def _corpus_at(self, epoch: int) -> Corpus:
         """Return the corpus with the lengths that utterances have in an epoch."""
         if self._settings.speed is None:
             return self._corpus
-        return replace(self._corpus, frames=self._frames(np.arange(len(self.index)), epoch))
+        return replace(self._corpus, frames=self._frames(np.arange(self._corpus.frames.size), epoch))
 
     def _frames(self, rows: NDArray[np.int64], epoch: int) -> NDArray[np.int32]:
         if self._settings.speed is None:
             return self._corpus.frames[rows]
-        return count_frames(self.index.num_samples[rows], self._rates(rows, epoch), self._settings.frame_shift)
+        samples = self.index.num_samples[self._corpus.real_rows(rows)]
+        return count_frames(samples, self._rates(rows, epoch), self._settings.frame_shift)
 
     def _rates(self, rows: NDArray[np.int64], epoch: int) -> NDArray[np.int32]:
         """Return the rates at which utterances are played in an epoch: their own, without speed perturbation."""
-        rates, speed = self.index.sample_rate[rows], self._settings.speed
+        rates, speed = self.index.sample_rate[self._corpus.real_rows(rows)], self._settings.speed
         return rates if speed is None else speed.played_rates(rates, rows, seed=self._settings.seed, epoch=epoch)
 
     def tars_of_windows(self, epoch: int, rank: int) -> list[NDArray[np.int64]]:
@@ -172,13 +199,19 @@ class Epochs:
 
     def tars_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tars that utterances are in, ascending."""
-        return np.unique(np.searchsorted(self.index.first_row, rows, side="right") - 1)
+        real = self._corpus.real_rows(rows)
+        return np.unique(np.searchsorted(self.index.first_row, real, side="right") - 1)
 
     def specs(self, plan: EpochPlan, steps: range) -> Iterator[BatchSpec]:
         """Yield what a decoder needs for each of these steps."""
         for step in steps:
             rows = plan.batch(step)
-            spec = self.index.spec(rows, epoch=plan.epoch, step=step, filler=bool(plan.filler[step]))
+            spec = self.index.spec(
+                self._corpus.real_rows(rows), epoch=plan.epoch, step=step, filler=bool(plan.filler[step])
+            )
+            if isinstance(self._corpus, MixedCorpus):
+                names = [self._corpus.names[part] for part in self._corpus.parts_of(rows).tolist()]
+                spec = replace(spec, datasets=tuple(names))
             yield spec if self._settings.speed is None else replace(spec, sample_rate=self._rates(rows, plan.epoch))
 
     def sizes(self, plan: EpochPlan) -> StepSizes:
@@ -188,10 +221,10 @@ class Epochs:
 
     def largest_batch_samples(self, plan: EpochPlan) -> int:
         """Return the samples (of all channels) of the largest batch of this rank."""
-        rows, form = plan.rows, self.form
+        rows, form = self._corpus.real_rows(plan.rows), self.form
         samples = self.index.num_samples[rows].astype(np.int64)
         if form.sample_rate is not None:
-            samples = -(-samples * form.sample_rate // self._rates(rows, plan.epoch))
+            samples = -(-samples * form.sample_rate // self._rates(plan.rows, plan.epoch))
         samples *= form.channels or self.index.channels[rows]
         return int(np.add.reduceat(samples, plan.splits[:-1]).max(initial=0))
 
@@ -201,7 +234,7 @@ class Epochs:
         batching = {name: value for name, value in asdict(settings.batching).items() if value is not None}
         filters = {name: value for name, value in settings.filters.describe().items() if value}
         return {
-            "dataset": self._dataset,
+            **self._identity,
             "seed": settings.seed,
             "world_size": settings.sharding.world_size,
             "total_shards": settings.sharding.total_shards,
@@ -212,16 +245,8 @@ class Epochs:
         }
 
 
-def _columns(shards: ShardSet, filters: Filters) -> list[str]:
-    """Name the sidecar columns that planning and reading need; all if a ready expression may name any."""
-    if filters.columns is None:
-        return list(shards.columns)
-    needed = {*INDEX_COLUMNS, *filters.columns, *((TEXT_COLUMN,) if shards.is_foreign else ())}
-    return [name for name in shards.columns if name in needed]
-
-
 def _check_form(index: SpanIndex, corpus: Corpus, form: AudioForm) -> None:
-    kept = corpus.kept
+    kept = corpus.once(corpus.kept)
     for name, wanted, column in (
         ("sample_rate", form.sample_rate, index.sample_rate),
         ("channels", form.channels, index.channels),

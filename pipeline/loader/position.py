@@ -35,6 +35,11 @@ class Position:
         """The epoch that runs, or that the next iteration will be."""
         return self.epoch + 1 if self._finished else self.epoch
 
+    @property
+    def finished(self) -> bool:
+        """Whether the last step of `epoch` is made, and the next epoch not begun."""
+        return self._finished
+
     def set_epoch(self, epoch: int) -> None:
         """Stand at the start of an epoch, unless a loaded state stands inside it, or at its end, already."""
         if epoch != self.epoch or self._begun:

@@ -28,8 +28,9 @@ from ..storage.open import open_storage
 from ..storage.settings import DEFAULT_PREFETCH_BYTES, StorageSettings
 from .ahead import look_ahead
 from .device import hand_over, pinned
-from .epochs import Epochs, PlanSettings
+from .epochs import Epochs, PartNumbers, PlanSettings
 from .metrics import Metrics, OnEpochEnd, timed
+from .mix import Mix, OpenMix, open_mix
 from .position import Position
 from .processes import WorkerPool
 from .settings import Workers, check_picklable
@@ -52,7 +53,7 @@ class ShardLoader:
     """Streams the epochs of a dataset to one rank, as padded batches on its device.
 
     Args:
-        dataset: Address of the dataset, or a ShardSet.
+        dataset: Address of the dataset, a ShardSet, or a Mix of several.
         batch_bins: Frames a batch may hold, padding included (60,000 frames of 0.01 s are ten minutes).
         batch_size: Utterances of a batch, instead of batch_bins.
         max_batch_size: Most utterances of a batch, besides batch_bins.
@@ -109,7 +110,7 @@ class ShardLoader:
 
     def __init__(
         self,
-        dataset: str | PathLike[str] | ShardSet,
+        dataset: str | PathLike[str] | ShardSet | Mix,
         *,
         batch_bins: int | None = None,
         batch_size: int | None = None,
@@ -177,10 +178,14 @@ class ShardLoader:
         self._device = torch.device(device)
         limits = Limits(read_timeout, read_deadline)
         storage = StorageSettings(None if cache is None else Path(cache), cache_bytes, prefetch_bytes, limits)
-        if not isinstance(dataset, ShardSet):
-            dataset = ShardSet.open(fspath(dataset), storage_options, limits)
-        self._shards = dataset
-        self._epochs = Epochs(self._shards, self._settings, AudioForm(sample_rate, channels))
+        if isinstance(dataset, Mix):
+            data: ShardSet | OpenMix = open_mix(dataset, storage_options, limits)
+        elif isinstance(dataset, ShardSet):
+            data = dataset
+        else:
+            data = ShardSet.open(fspath(dataset), storage_options, limits)
+        self._shards = data.shards if isinstance(data, OpenMix) else data
+        self._epochs = Epochs(data, self._settings, AudioForm(sample_rate, channels))
         self._form = self._epochs.form
         tars = [self._shards.tar_address(index) for index in range(len(self._shards.manifest.shards))]
         self._storage = open_storage(self._shards, storage)
@@ -220,6 +225,11 @@ class ShardLoader:
         return self._epochs.filtered
 
     @property
+    def parts(self) -> list[PartNumbers]:
+        """What each dataset of a Mix gives to the coming (or running) epoch; nothing for one dataset alone."""
+        return self._epochs.parts(self._position.coming)
+
+    @property
     def dataset(self) -> PlanDataset:
         """The batches for a DataLoader of your own: `DataLoader(loader.dataset, batch_size=None, num_workers=4)`.
 
@@ -254,7 +264,7 @@ class ShardLoader:
     def state_dict(self) -> dict[str, Any]:
         """Return what the trainer has consumed, as JSON values under 1 KB, the same on every rank."""
         place = Place(self._position.epoch, self._position.step, self._epochs.course)
-        return encode_state(self._epochs.describe(), place)
+        return encode_state(self._epochs.describe(), place, finished=self._position.finished)
 
     def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
         """Go on at the batch after the last one consumed when `state` was saved.

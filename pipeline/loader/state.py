@@ -5,7 +5,8 @@
  "filters": <digest>, "batching": <digest>, …        what the plan depends on
  "epoch": 3, "step": 1207,                           the next batch is step 1207 of epoch 3
  "rotation": [3, 24],                                only after a change of world size: see Rotation
- "stages": [[6, 8, 400]]}                            only in an epoch cut by one: see Stage
+ "stages": [[6, 8, 400]],                            only in an epoch cut by one: see Stage
+ "parts": ["1f0c22aa", …], "finished": true}         only of a mix: its datasets; after the last step of an epoch
 """
 
 import json
@@ -32,6 +33,10 @@ WORLD = ("world_size", "total_shards")
 """What may differ from a state to the loader that it is loaded into: the rest of the epoch is then dealt anew."""
 
 
+_PARTS = "parts"
+"""Ids of the datasets of a mix, kept whole so that one may be added."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a loader goes on: the next batch is `step` of `epoch`, as `course` has it."""
@@ -41,14 +46,17 @@ class Place:
     course: Course
 
 
-def encode_state(plan_settings: Mapping[str, Any], place: Place) -> dict[str, Any]:
+def encode_state(plan_settings: Mapping[str, Any], place: Place, *, finished: bool = False) -> dict[str, Any]:
     """Return the state of a loader.
 
     Args:
         plan_settings: All that the plan depends on, besides the place: JSON values by name.
         place: The next batch.
+        finished: Whether that is after the last batch of the epoch.
     """
     state = {"format": FORMAT, "version": VERSION, **_short(plan_settings), "epoch": place.epoch, "step": place.step}
+    if finished and _PARTS in plan_settings:
+        state["finished"] = True
     course = place.course.at(place.epoch, plan_settings["total_shards"])
     if course.rotation != Rotation():
         state["rotation"] = [course.rotation.epoch, course.rotation.shards]
@@ -73,8 +81,11 @@ def decode_state(state: Mapping[str, Any], plan_settings: Mapping[str, Any], *, 
     current = _short(plan_settings)
     names = [name for name in current if name not in WORLD]
     differing = [name for name in names if state.get(name) != current[name]]
-    parts = "; ".join(f"{name} was {state.get(name)!r}, is {current[name]!r}" for name in differing)
     try:
+        added = _added_datasets(state, plan_settings) if set(differing) <= {"dataset", "mix", _PARTS} else []
+        if added:
+            return _in_this_world(_between_epochs(saved, state, added), state, current)
+        parts = "; ".join(f"{name} was {state.get(name)!r}, is {current[name]!r}" for name in differing)
         if parts:
             raise ConfigError(
                 f"the state was saved with other data or settings, so its position means nothing here: {parts}. "
@@ -86,6 +97,29 @@ def decode_state(state: Mapping[str, Any], plan_settings: Mapping[str, Any], *, 
             raise
         logger.warning("starting at epoch %d, since force=True and %s", saved.epoch + 1, error)
         return Place(saved.epoch + 1, 0, Course())
+
+
+def _added_datasets(state: Mapping[str, Any], plan_settings: Mapping[str, Any]) -> list[str]:
+    """Return the names of the datasets that a mix has more than when it was saved; none if it lacks one."""
+    before, now = state.get(_PARTS), plan_settings.get(_PARTS)
+    if not isinstance(before, list) or not isinstance(now, list) or not set(before) <= set(now):
+        return []
+    names = [name for name, *_ in plan_settings["mix"]["factors"]]
+    return [name for name, part in zip(names, now, strict=True) if part not in before]
+
+
+def _between_epochs(saved: Place, state: Mapping[str, Any], added: list[str]) -> Place:
+    if state.get("finished"):
+        return Place(
+            saved.epoch + 1, 0, saved.course.at(saved.epoch + 1, _whole(state.get("total_shards"), "total_shards"))
+        )
+    if saved.step or saved.course.stages:
+        raise ConfigError(
+            f"{', '.join(map(repr, added))} is new in the mix, and the state was saved in the middle of epoch "
+            f"{saved.epoch}: add datasets between epochs, or start at the next epoch with "
+            "load_state_dict(state, force=True)"
+        )
+    return saved
 
 
 def _in_this_world(saved: Place, state: Mapping[str, Any], current: Mapping[str, Any]) -> Place:
@@ -127,7 +161,7 @@ def _whole(value: Any, name: str, least: int = 0) -> int:
 
 
 def _short(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _short_value(value) for name, value in settings.items()}
+    return {name: value if name == _PARTS else _short_value(value) for name, value in settings.items()}
 
 
 def _short_value(value: Any) -> Any:

@@ -47,7 +47,7 @@ class Batch:
         keys: Ids, as written when packing.
         audio_lengths: int64 [B], samples of each utterance.
         text: Transcripts; None for an utterance that has none.
-        meta: Metadata of each utterance, as in its `.json` member.
+        meta: Metadata of each utterance, as in its `.json` member; in a Mix, its dataset's name as `dataset` besides.
         epoch: Epoch of the plan that the batch belongs to.
         step: Its step in that epoch, from 0.
         filler: Whether it repeats another batch of this rank: with `equal_steps="pad"`, or with `on_error="skip"` if

@@ -98,6 +98,8 @@ class BatchDecoder:
                 if again is None:
                     raise
                 part = split_span(spec, row, again, self.tar(spec, row))
+            if spec.datasets:
+                part.meta["dataset"] = spec.datasets[row]
             yield part
 
     def _channels(self, spec: BatchSpec) -> int:

@@ -49,6 +49,8 @@ class BatchSpec:
     foreign: bool = False
     """Whether the tars are another tool's: text and metadata are where that tool puts them."""
     texts: tuple[str | None, ...] | None = None
+    datasets: tuple[str, ...] = ()
+    """Names of the datasets that the utterances are of, in a mix of several."""
     """Transcripts that are in no tar but in the sidecar; None if there are none."""
     ahead: Ahead | None = None
 
@@ -68,6 +70,7 @@ class BatchSpec:
             channels=self.channels[chosen],
             xxh3=self.xxh3[chosen],
             texts=None if self.texts is None else tuple(self.texts[row] for row in rows),
+            datasets=tuple(self.datasets[row] for row in rows) if self.datasets else (),
         )
 
 
