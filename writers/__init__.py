@@ -7,23 +7,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .export.run import ExportSummary, export
+    from .exports.run import ExportSummary, export
     from .index import IndexSummary, index_tars
-    from .merge import MergeSummary, merge
+    from .merging import MergeSummary, merge
     from .run import PackSummary, pack
+    from .selection import SubsetSummary, subset
     from .settings import PackSettings
     from .stats.collect import StatsSummary, collect_stats
     from .stats.settings import StatsSettings
-    from .subset import SubsetSummary, subset
     from .verification import Problem, VerifyReport, verify
 
 _HOMES = {
-    "ExportSummary": "export.run",
-    "MergeSummary": "merge",
-    "SubsetSummary": "subset",
-    "export": "export.run",
-    "merge": "merge",
-    "subset": "subset",
+    "ExportSummary": "exports.run",
+    "MergeSummary": "merging",
+    "SubsetSummary": "selection",
+    "export": "exports.run",
+    "merge": "merging",
+    "subset": "selection",
     "IndexSummary": "index",
     "PackSettings": "settings",
     "PackSummary": "run",

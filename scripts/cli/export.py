@@ -4,8 +4,8 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from uttershard.writers.export.run import LAYOUTS
-from uttershard.writers.export.run import export as export_dataset
+from uttershard.writers.exports.run import LAYOUTS
+from uttershard.writers.exports.run import export as export_dataset
 
 from .output import Json, print_json
 from .progress import bars

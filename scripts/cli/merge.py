@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from uttershard.writers.merge import merge as merge_datasets
+from uttershard.writers.merging import merge as merge_datasets
 
 from .output import Json, as_duration, print_json
 from .progress import bars

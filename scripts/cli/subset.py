@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 from uttershard.pipeline.planning.settings import Filters
+from uttershard.writers.selection import subset as subset_dataset
 from uttershard.writers.settings import parse_size
-from uttershard.writers.subset import subset as subset_dataset
 
 from .output import Json, as_duration, print_json
 from .progress import bars

@@ -1,0 +1,103 @@
+"""Datasets joined and selected from, without decoding: the same bytes for each utterance, counts that add up."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from uttershard.pipeline import ShardLoader, ShardSet
+from uttershard.pipeline.errors import ConfigError, DataError
+from uttershard.pipeline.planning.settings import Filters
+from uttershard.writers import merge, pack, subset, verify
+
+
+@pytest.fixture(scope="module")
+def parts(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two halves of the demo corpus, with different metadata columns."""
+    folder = tmp_path_factory.mktemp("parts")
+    lines = (demo / "manifest.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    made = []
+    for name, chosen, columns in (("a", lines[::2], ("speaker",)), ("b", lines[1::2], ("speaker", "language"))):
+        manifest = folder / f"{name}.jsonl"
+        manifest.write_text("".join(chosen).replace('"audio/', f'"{demo}/audio/'), encoding="utf-8")
+        pack(manifest, folder / name, shards=2, workers=2, columns=columns)
+        made.append(folder / name)
+    return made[0], made[1]
+
+
+def checksums(dataset: Path | str) -> dict[str, int]:
+    table = ShardSet.open(str(dataset)).index(["key", "xxh3"])
+    return dict(zip(table["key"].to_pylist(), table["xxh3"].to_pylist(), strict=True))
+
+
+def streamed(dataset: Path | str) -> set[str]:
+    loader = ShardLoader(str(dataset), batch_bins=30_000, rank=0, world_size=1)
+    return {key for batch in loader for key in batch.keys}
+
+
+def test_a_merged_dataset_holds_all_utterances_and_streams(parts: tuple[Path, Path], tmp_path: Path) -> None:
+    summary = merge([str(part) for part in parts], str(tmp_path / "all"))
+    assert checksums(tmp_path / "all") == {**checksums(parts[0]), **checksums(parts[1])}
+    assert summary.utterances == len(checksums(tmp_path / "all")) == 200
+    assert streamed(tmp_path / "all") == checksums(tmp_path / "all").keys()
+    assert verify(str(tmp_path / "all"), deep=True).ok
+    assert list(ShardSet.open(str(tmp_path / "all")).manifest.columns) == ["speaker", "language"]
+    languages = ShardSet.open(str(tmp_path / "all")).index(["language"])["language"]
+    assert languages.null_count == len(checksums(parts[0])), "a column that a part lacks is null there"
+
+
+def test_equal_columns_need_no_new_sidecar(parts: tuple[Path, Path], tmp_path: Path) -> None:
+    subset(str(parts[1]), str(tmp_path / "half"), filters=Filters(max_seconds=3), shards=1)
+    subset(str(parts[1]), str(tmp_path / "rest"), filters=Filters(where="seconds > 3"), shards=1)
+    summary = merge([str(tmp_path / "half"), str(tmp_path / "rest")], str(tmp_path / "all"))
+    assert summary.sidecars_written == 0
+    assert [path.name for path in (tmp_path / "all").iterdir()] == ["dataset.json"]
+    assert checksums(tmp_path / "all") == checksums(parts[1])
+
+
+def test_equal_ids_are_refused_or_told_apart(parts: tuple[Path, Path], tmp_path: Path) -> None:
+    one = str(parts[0])
+    with pytest.raises(DataError, match=r"100 ids are there twice, e\.g\. .*--prefix"):
+        merge([one, one], str(tmp_path / "all"))
+    assert not (tmp_path / "all").exists()
+    merge([one, one], str(tmp_path / "all"), prefixes=["a-", "b-"])
+    keys = checksums(one).keys()
+    assert checksums(tmp_path / "all").keys() == {prefix + key for prefix in ("a-", "b-") for key in keys}
+    assert streamed(tmp_path / "all") == checksums(tmp_path / "all").keys()
+    assert verify(str(tmp_path / "all")).ok
+
+
+@pytest.mark.parametrize("hours", [0.01, 0.05, 0.1])
+def test_a_subset_is_the_hours_asked_for_and_grows_with_them(
+    parts: tuple[Path, Path], tmp_path: Path, hours: float
+) -> None:
+    source = ShardSet.open(str(parts[0]))
+    smaller = subset(str(parts[0]), str(tmp_path / "small"), hours=hours, shards=1)
+    larger = subset(str(parts[0]), str(tmp_path / "large"), hours=hours * 1.2, shards=2)
+    longest = max(shard.longest_seconds for shard in source.manifest.shards)
+    assert hours - longest / 3600 < smaller.hours <= hours
+    assert checksums(tmp_path / "small").items() <= checksums(tmp_path / "large").items()
+    assert checksums(tmp_path / "large").items() <= checksums(parts[0]).items()
+    assert larger.shards == 2
+    assert verify(str(tmp_path / "large"), deep=True).ok
+    assert streamed(tmp_path / "small") == checksums(tmp_path / "small").keys()
+
+
+def test_a_subset_by_rules_holds_what_the_rules_keep(parts: tuple[Path, Path], tmp_path: Path) -> None:
+    summary = subset(str(parts[1]), str(tmp_path / "de"), filters=Filters(where='language == "de"'), shards=1)
+    table = ShardSet.open(str(parts[1])).index(["key", "language"])
+    expected = set(table.filter(pa.compute.equal(table["language"], "de"))["key"].to_pylist())
+    assert checksums(tmp_path / "de").keys() == expected
+    assert summary.filtered["kept"] == summary.utterances == len(expected) > 0
+
+
+def test_subset_and_merge_refuse_what_makes_no_sense(parts: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="hours is 0"):
+        subset(str(parts[0]), str(tmp_path / "x"), hours=0)
+    with pytest.raises(ConfigError, match="less than the first utterance"):
+        subset(str(parts[0]), str(tmp_path / "x"), hours=1e-6)
+    with pytest.raises(ConfigError, match="two datasets"):
+        merge([str(parts[0])], str(tmp_path / "x"))
+    with pytest.raises(ConfigError, match="holds a dataset already"):
+        subset(str(parts[0]), str(parts[1]))
+    with pytest.raises(ConfigError, match="1 prefixes for 2 datasets"):
+        merge([str(part) for part in parts], str(tmp_path / "x"), prefixes=["a"])
