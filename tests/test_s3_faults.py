@@ -52,7 +52,8 @@ def test_a_fault_that_passes_changes_nothing(
         proxy.faults = [Fault(match=".tar", times=times, **FAULTS[name])]
         loader = remote.loader(proxy, **settings, read_timeout=1.0, read_deadline=100.0)
         assert list(run(loader, 0)) == expected
-        assert loader.metrics()["storage"]["retries"] >= 1
+        # A connection that is reset before the answer may be made anew below us.
+        assert loader.metrics()["storage"]["retries"] >= (name != "reset at once")
         assert proxy.faults[0].times == 0
 
 
@@ -63,7 +64,7 @@ def test_a_fault_that_stays_is_explained(remote: RemoteDataset, proxy: FaultProx
     for settings in storages(tmp_path):
         proxy.faults = [Fault(match=".tar", **fault)]
         with pytest.raises(StorageError, match=ENDLESS[name]) as caught:
-            list(run(remote.loader(proxy, **settings, **HASTY), 0))
+            list(run(remote.hasty_loader(proxy, **settings), 0))
         message = str(caught.value)
         assert f"{remote.address}/shard-" in message
         assert "bytes" in message and "attempts in" in message and "read_deadline" in message
@@ -75,7 +76,7 @@ def test_a_fault_that_stays_reaches_the_trainer_from_a_worker(
 ) -> None:
     proxy.faults = [Fault(match=".tar", **FAULTS[name] | ({"stall_after": 0} if name == "stall" else {}))]
     with pytest.raises(StorageError, match="attempts in"):
-        list(run(remote.loader(proxy, **WORKERS, **HASTY), 0))
+        list(run(remote.hasty_loader(proxy, **WORKERS), 0))
 
 
 def test_a_body_is_resumed_at_the_byte(remote: RemoteDataset, proxy: FaultProxy, tmp_path: Path) -> None:
@@ -92,12 +93,11 @@ def test_denied_and_missing_are_not_tried_again(
 ) -> None:
     for settings in storages(tmp_path):
         proxy.faults = [Fault(match="shard-000005.tar", status=status)]
-        proxy.requests.clear()
+        loader = remote.loader(proxy, **settings)
         expected = {403: StorageError, 404: DataError}[status]
         with pytest.raises(expected, match=r"shard-000005\.tar") as caught:
-            list(run(remote.loader(proxy, **settings), 0))
-        asked = [path for path in proxy.requests if "shard-000005.tar" in path]
-        assert len(asked) <= 3, "once for the spans of each announcement, or for the tar and then its spans"
+            list(run(loader, 0))
+        assert loader._storage.take_counts()["retries"] == 0
         if status == 403:
             assert "key of storage_options" in str(caught.value) and "s3:GetObject" in str(caught.value)
 
@@ -126,7 +126,7 @@ def test_credentials_of_the_environment_are_used(remote: RemoteDataset, monkeypa
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "http://no-such-host.invalid:80"])
 def test_a_store_that_is_not_there_is_told_at_once(remote: RemoteDataset, endpoint: str) -> None:
-    with pytest.raises(StorageError, match=r"gave up after \d attempts .* endpoint_url"):
+    with pytest.raises(StorageError, match=r"gave up after \d attempts .*endpoint_url"):
         ShardSet.open(remote.address, remote.server.options(endpoint), Limits(read_deadline=1000.0))
 
 
@@ -179,7 +179,7 @@ def test_secrets_are_in_no_text(
     remote: RemoteDataset, proxy: FaultProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="uttershard")
-    loader = remote.loader(proxy, **HASTY)
+    loader = remote.hasty_loader(proxy)
     proxy.faults = [Fault(match=".tar", status=503)]
     with pytest.raises(StorageError) as caught:
         list(run(loader, 0))

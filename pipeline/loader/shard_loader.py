@@ -1,6 +1,7 @@
 """ShardLoader: the iterable that a trainer uses."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
@@ -26,7 +27,7 @@ from ..reading.utterance import AudioForm
 from ..remote.retry import Limits
 from ..storage.open import open_storage
 from ..storage.settings import DEFAULT_PREFETCH_BYTES, StorageSettings
-from .ahead import look_ahead
+from .ahead import announce, look_ahead
 from .device import hand_over, pinned
 from .epochs import Epochs, PartNumbers, PlanSettings
 from .metrics import Metrics, OnEpochEnd, timed
@@ -310,9 +311,14 @@ class ShardLoader:
         """Say what will be read: to a remote storage by way of its decoder, to the kernel from here."""
         if self._storage.lookahead_bytes:
             lanes, shards = max(1, self._workers.num_workers), WindowShards(self._epochs, plan)
-            yield from look_ahead(
+            for spec in look_ahead(
                 specs, lanes=lanes, lookahead_bytes=self._storage.lookahead_bytes, shards_from=shards.at
-            )
+            ):
+                if self._workers.num_workers:
+                    yield spec
+                else:
+                    announce(self._storage, spec.ahead)
+                    yield replace(spec, ahead=None)
             return
         for spec in specs:
             self._storage.will_need(spec.spans)

@@ -12,7 +12,7 @@ import fsspec.asyn
 from fsspec.utils import tokenize
 
 from ..errors import ConfigError
-from .faults import TransientError, redact
+from .faults import OutOfTimeError, redact
 from .retry import Limits
 from .transfer import ObjectInfo, Transfer
 
@@ -103,4 +103,4 @@ def run(coroutine: Coroutine[Any, Any, Result], seconds: float) -> Result:
         return future.result(max(0.0, seconds) + 5.0)
     except (TimeoutError, CancelledError):
         future.cancel()
-        raise TransientError("no complete answer in time") from None
+        raise OutOfTimeError("no complete answer in time") from None

@@ -15,6 +15,10 @@ class TransientError(AttemptError):
         self.retry_after = retry_after
 
 
+class OutOfTimeError(TransientError):
+    """The time for the whole read was up in the middle of an attempt, which says nothing about its cause."""
+
+
 class UnreachableError(TransientError):
     """No connection at all: the store is down, or the address is wrong."""
 

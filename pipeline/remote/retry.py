@@ -6,8 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..errors import ConfigError, DataError, StorageError
-from .faults import AttemptError, DeniedError, MissingError, ReplacedError, TransientError, UnreachableError
+from ..errors import ConfigError, DataError, StorageError, UttershardError
+from .faults import (
+    AttemptError,
+    DeniedError,
+    MissingError,
+    OutOfTimeError,
+    ReplacedError,
+    TransientError,
+    UnreachableError,
+)
 
 Result = TypeVar("Result")
 
@@ -69,18 +77,20 @@ def with_retries(
     """
     began = time.monotonic()
     attempts = 0
+    told: TransientError | None = None
     while True:
         attempts += 1
         try:
             return attempt(limits.read_deadline - (time.monotonic() - began))
         except TransientError as fault:
+            told = told if told is not None and isinstance(fault, OutOfTimeError) else fault
             pause = pause_before(attempts, fault.retry_after)
             elapsed = time.monotonic() - began
             unknown = isinstance(fault, UnreachableError) and not contacted() and attempts >= FIRST_CONTACT_ATTEMPTS
             if unknown or elapsed + pause >= limits.read_deadline:
-                raise _given_up(what, fault, attempts, elapsed, limits) from fault
+                raise _given_up(what, told, attempts, elapsed, limits) from told
         except AttemptError as fault:
-            raise _final(what, fault, hint) from fault
+            raise explain(what, fault, hint) from fault
         on_retry()
         time.sleep(pause)
 
@@ -93,7 +103,8 @@ def _given_up(what: str, fault: TransientError, attempts: int, elapsed: float, l
     return StorageError(f"{what}: gave up after {attempts} attempts in {elapsed:.1f} s: {fault}. {advice}")
 
 
-def _final(what: str, fault: AttemptError, hint: str) -> Exception:
+def explain(what: str, fault: AttemptError, hint: str) -> UttershardError:
+    """Return the error for what asking again does not change; arguments as for `with_retries`."""
     if isinstance(fault, MissingError):
         return DataError(f"{what}: does not exist ({fault})")
     if isinstance(fault, ReplacedError):

@@ -31,7 +31,7 @@ from .faults import (
     redact,
 )
 from .retry import Limits
-from .transfer import ObjectInfo, Transfer, size_in_content_range
+from .transfer import OTHER_ETAG, ObjectInfo, Transfer, size_in_content_range
 
 _CHUNK = 1 << 20
 _CONNECT_SECONDS = 10.0
@@ -134,7 +134,7 @@ def _refusal(error: ClientError, said: str) -> AttemptError:
     if status == 416:
         return ReplacedError("the object ends before the range that was asked for: it has been cut or replaced")
     if status == 412:
-        return ReplacedError("the object was replaced while it was being read (its ETag changed)")
+        return ReplacedError(OTHER_ETAG)
     return HopelessError(f"{shown}: {said}")
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from .client import Client, open_client, run
-from .faults import redact
-from .retry import Limits, with_retries
-from .transfer import ObjectInfo, Transfer
+from .faults import ReplacedError, redact
+from .retry import Limits, explain, with_retries
+from .transfer import OTHER_ETAG, ObjectInfo, Transfer
 
 Result = TypeVar("Result")
 
@@ -64,9 +64,11 @@ class Store:
         client, path = open_client(address, self._options, self._limits)
         pinned = self._session().pinned
         transfer = Transfer(path, start, stop, pinned.get(address), size)
-        data = self._fetch(client, transfer, f"{redact(address)} bytes {start}-{stop - 1}")
-        if transfer.etag is not None:
-            pinned.setdefault(address, transfer.etag)
+        what = f"{redact(address)} bytes {start}-{stop - 1}"
+        data = self._fetch(client, transfer, what)
+        # Compared here too: several first reads may be under way at once.
+        if transfer.etag is not None and pinned.setdefault(address, transfer.etag) != transfer.etag:
+            raise explain(what, ReplacedError(OTHER_ETAG), client.credentials_hint)
         return data
 
     def head(self, address: str) -> ObjectInfo:

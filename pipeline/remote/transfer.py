@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 from .faults import ReplacedError, TransientError
 
+OTHER_ETAG = "the object was replaced while it was being read (its ETag changed)"
+
 
 @dataclass
 class Transfer:
@@ -45,7 +47,7 @@ class Transfer:
         """
         if etag is not None:
             if self.etag is not None and etag != self.etag:
-                raise ReplacedError("the object was replaced while it was being read (its ETag changed)")
+                raise ReplacedError(OTHER_ETAG)
             self.etag = etag
         if size is not None:
             if self.size is not None and size != self.size:

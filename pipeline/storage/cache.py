@@ -185,7 +185,8 @@ class CachedTars(Storage):
             # Threads do not survive a fork: each process has its own.
             if self._opened is None or self._opened[0] != os.getpid():
                 sizes = self._remote.sizes
-                fetcher = TarFetcher(self._folder, self._settings.cache_bytes, self._digests, sizes, self._remote.fetch)
+                addresses, limit = self._remote.addresses, self._settings.cache_bytes
+                fetcher = TarFetcher(self._folder, limit, addresses, self._digests, sizes, self._remote.fetch)
                 self._opened = os.getpid(), fetcher, _Maps(self._folder, self._digests, sizes)
             return self._opened
 

@@ -36,7 +36,8 @@ class TarFetcher:
     Args:
         folder: The cache.
         limit: Most that the cache may hold; None for what the disk has.
-        digests: Digest of each shard's tar.
+        addresses: Address of each shard's tar, for messages.
+        digests: Its digest.
         sizes: Its bytes.
         fetch: Returns bytes [start, stop) of a shard's tar.
     """
@@ -45,12 +46,14 @@ class TarFetcher:
         self,
         folder: CacheFolder,
         limit: int | None,
+        addresses: Sequence[str],
         digests: Sequence[str],
         sizes: Sequence[int],
         fetch: Callable[[int, int, int], bytearray],
     ) -> None:
         self._folder = folder
         self._limit = limit
+        self._addresses = addresses
         self._digests = digests
         self._sizes = sizes
         self._fetch = fetch
@@ -136,7 +139,7 @@ class TarFetcher:
                 self._give_up(shard, f"can't be written ({error.strerror or error})")
                 done = True
             except Exception as error:  # noqa: BLE001 - whoever waits for the tar has to know
-                self._fail(shard, UttershardError(f"fetching the tar of shard {shard} failed: {first_line(error)}"))
+                self._fail(shard, UttershardError(f"{self._addresses[shard]}: fetching it failed: {first_line(error)}"))
                 done = True
             finally:
                 with self._changed:
@@ -198,8 +201,8 @@ class TarFetcher:
             with self._changed:
                 self.counts["refetched"] += 1
         raise DataError(
-            f"the tar of shard {shard} came with digest {found} twice, the manifest says {self._digests[shard]}: it is "
-            "damaged in the store or was replaced. Copy it there again, or pack it again"
+            f"{self._addresses[shard]}: came with digest {found} twice, the manifest says {self._digests[shard]}: it is "
+            "damaged in the store, or was replaced. Copy it there again, or pack it again"
         )
 
     def _copy(self, part: Part, shard: int, start: int, stop: int) -> Callable[[], None]:
