@@ -6,11 +6,12 @@ import os
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 import torch
 from packed import Packed, Seen, keys_of, run, seen
 from torch.utils.data import DataLoader
-from uttershard.pipeline import Batch, ShardSet
+from uttershard.pipeline import Batch, ShardLoader, ShardSet
 from uttershard.pipeline.errors import ConfigError
 from uttershard.pipeline.loader.settings import Workers
 from uttershard.pipeline.reading.convert import mix_channels, resample, to_float32
@@ -183,6 +184,18 @@ def test_mixed_audio_is_brought_to_what_is_asked(mixed: Packed, rate: int, chann
 def test_a_filter_makes_the_audio_uniform(mixed: Packed) -> None:
     loader = mixed.loader(where="sample_rate == 8000 and channels == 1")
     assert loader.filtered["kept"] == sum(len(batch) for batch in loader) > 0
+
+
+@pytest.mark.parametrize("form", ["expression", "string", "list"])
+def test_rules_in_any_form_on_a_dataset_in_any_form(flac: Packed, form: str) -> None:
+    rule = pc.field("speaker") == "s1"
+    rules = {"expression": rule, "string": 'speaker == "s1"', "list": [rule, "num_samples > 0"]}
+    settings = {"batch_bins": 600, "rank": 0, "world_size": 1, "where": rules[form]}
+    wanted = {key for key, source in flac.sources.items() if source.meta["speaker"] == "s1"}
+    for address in (flac.address, str(flac.address), f"file://{flac.address}", ShardSet.open(flac.address)):
+        loader = ShardLoader(address, **settings)
+        assert {key for batch in loader for key in batch.keys} == wanted
+        loader.load_state_dict(loader.state_dict())
 
 
 def test_fork_after_decoding_in_threads(flac: Packed, expected: list[Seen]) -> None:

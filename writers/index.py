@@ -117,10 +117,12 @@ def index_tars(
     foreign = _find_foreign(tars, naming, manifests, checksums, unique_ids)
     if foreign is not None:
         return _adopt(*foreign, out, columns, cluster_settings(cluster, workers), retries, progress or Silent())
-    paths = _find_tars(tars)
-    known = _read_manifest(paths[0].parent) or _read_sidecars(paths)
-    folder = Path(out) if out is not None else paths[0].parent
-    _check_request(paths, folder, columns, known)
+    paths, home = _find_tars(tars)
+    if out is None and home is None:
+        raise ConfigError("the tars are in several folders: say with out= where sidecars and manifest go")
+    known = (home and _read_manifest(home)) or _read_sidecars(paths)
+    folder = Path(out or home or "")
+    _check_request(paths, columns, known, in_place=folder == home)
     listener, where = progress or Silent(), cluster_settings(cluster, workers)
     with _job(folder) as job, start_cluster(where, retries, listener) as running:
         kinds = known.columns if known is not None else _infer(paths, columns, running)
@@ -348,14 +350,12 @@ def _describe(members: Sequence[Member], tar: memoryview, task: _TarTask) -> dic
     return row
 
 
-def _find_tars(tars: Sequence[str]) -> list[Path]:
+def _find_tars(tars: Sequence[str]) -> tuple[list[Path], Path | None]:
+    """Return the tars, and the folder of the dataset that they are; None if they are in several."""
+    home = None
     if len(tars) == 1 and Path(tars[0]).is_dir():
-        folder = Path(tars[0])
-        manifest = folder / MANIFEST_NAME
-        if manifest.exists():
-            listed = decode_manifest(manifest.read_bytes(), str(manifest)).shards
-            return [folder / shard.tar for shard in listed]
-        paths = sorted(folder.glob("*.tar"))
+        home = Path(tars[0])
+        paths = [Path(tar) for tar in _listed_tars(home)]
     else:
         paths = [Path(tar) for tar in tars]
     if not paths:
@@ -363,16 +363,15 @@ def _find_tars(tars: Sequence[str]) -> list[Path]:
     missing = [path for path in paths if not path.is_file()]
     if missing:
         raise DataError(f"{missing[0]}: no such file ({len(missing)} of {len(paths)} tars are missing)")
-    return paths
+    parents = {path.parent for path in paths}
+    return paths, home or (parents.pop() if len(parents) == 1 else None)
 
 
 def _sidecar_name(tar: Path) -> str:
     return tar.with_suffix(".parquet").name
 
 
-def _check_request(paths: Sequence[Path], folder: Path, columns: Sequence[str], known: _Known | None) -> None:
-    if any(path.parent != paths[0].parent for path in paths) and folder == paths[0].parent:
-        raise ConfigError("the tars are in several folders: say with out= where sidecars and manifest go")
+def _check_request(paths: Sequence[Path], columns: Sequence[str], known: _Known | None, *, in_place: bool) -> None:
     names: dict[str, Path] = {}
     for path in paths:
         other = names.setdefault(_sidecar_name(path), path)
@@ -383,10 +382,10 @@ def _check_request(paths: Sequence[Path], folder: Path, columns: Sequence[str], 
     if columns and list(columns) != list(known.columns):
         raise ConfigError(f"columns: the sidecars have {', '.join(known.columns) or 'none'}; leave them out")
     left_out = known.tar_digests.keys() - {path.name for path in paths}
-    if left_out and folder == paths[0].parent:
+    if in_place and left_out:
         raise ConfigError(
-            f"{folder / MANIFEST_NAME} lists {min(left_out)} too, which the new manifest would lose: give the folder, "
-            "or say with out= where another dataset of fewer tars goes"
+            f"{MANIFEST_NAME} lists {min(left_out)} too, which the new manifest would lose: give the folder, or say "
+            "with out= where another dataset of fewer tars goes"
         )
 
 
@@ -396,7 +395,9 @@ def _read_manifest(folder: Path) -> _Known | None:
         return None
     manifest = decode_manifest(path.read_bytes(), str(path))
     digests = {Path(shard.tar).name: shard.tar_digest for shard in manifest.shards}
-    return _Known(manifest.columns, str(manifest.fingerprint["digest"]), manifest.fingerprint, digests)
+    fingerprint = str(manifest.fingerprint["digest"])
+    was_known = fingerprint != _adopted(list(digests.values()), None)["digest"]
+    return _Known(manifest.columns, fingerprint if was_known else None, manifest.fingerprint, digests)
 
 
 def _read_sidecars(paths: Sequence[Path]) -> _Known | None:
@@ -431,7 +432,9 @@ def _metadata(task: tuple[str, tuple[str, ...]]) -> list[str]:
         for member in walk_tar(view):
             if split_name(member.name)[1] == "json":
                 record = read_record(view[member.start : member.start + member.size])
-                found[json.dumps({name: record.get(name) for name in columns}, sort_keys=True)] = None
+                # All names, for a message that says which there are.
+                values = {name: value if name in columns else None for name, value in record.items() if name != "id"}
+                found[json.dumps(values, sort_keys=True)] = None
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
     return list(found)

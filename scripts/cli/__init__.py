@@ -20,3 +20,6 @@ def main() -> None:
     except BrokenPipeError:  # `uttershard plan … | head`
         sys.stderr.close()
         sys.exit(1)
+    except OSError as error:  # of a path that was given, most likely: its message names it
+        print(f"uttershard: {error}", file=sys.stderr)
+        sys.exit(1)
