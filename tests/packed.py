@@ -70,6 +70,7 @@ def make_dataset(
     ending: str = "flac",
     rates: tuple[int, ...] = (16_000,),
     channels: tuple[int, ...] = (1,),
+    columns: tuple[str, ...] = ("speaker",),
     **settings: Any,
 ) -> Packed:
     """Pack noise of 0.2 to 1.2 s; every fourth id is plain, every fifth utterance has no text."""
@@ -89,7 +90,7 @@ def make_dataset(
         record = {"audio_filepath": str(path), "id": key, **meta}
         records.append(record if text is None else {**record, "text": text})
     manifest = write_jsonl(folder / "train.jsonl", records)
-    pack(manifest, folder / "shards", shards=shards, columns=("speaker",), workers=1, **settings)
+    pack(manifest, folder / "shards", shards=shards, columns=columns, workers=1, **settings)
     return Packed(folder / "shards", sources)
 
 
