@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from ..dataset.digest import digest_bytes
 from ..dataset.shardset import ShardSet
 from ..dataset.sidecar import sidecar_schema
-from ..errors import ConfigError
+from ..dataset.stats import COLUMNS as MEASURED_COLUMNS
+from ..errors import ConfigError, ShardingError
 from ..planning.corpus import Corpus, build_corpus
 from ..planning.mixing import mix_corpora
 from ..planning.settings import Batching, Filters, Sharding
@@ -26,6 +27,9 @@ _ID_DIGITS = 8
 
 _MOST_IDS = 24
 
+MEASURED = tuple(name for name in MEASURED_COLUMNS.names if name != "key")
+"""Columns that `uttershard stats` adds."""
+
 
 @dataclass(frozen=True)
 class PlanSettings:
@@ -37,6 +41,29 @@ class PlanSettings:
     seed: int = 0
     frame_shift: float = 0.01
     speed: Speed | None = None
+    stats: str | None = None
+    """Address of a json of `uttershard stats`, whose columns filters and batch types can name."""
+    rotate: bool = False
+    """Whether epochs without shuffling are of other logical shards each, as in ESPnet's rotating validation."""
+
+    def __post_init__(self) -> None:
+        sharding = self.sharding
+        if self.batching.shuffle:
+            if self.rotate:
+                raise ConfigError(
+                    "rotate=True is for validation, together with shuffle=False; epochs that are shuffled rotate over "
+                    f"total_shards={sharding.total_shards} by themselves"
+                )
+            return
+        if self.speed is not None:
+            raise ConfigError("speed= draws other lengths in every epoch, which shuffle=False rules out: leave it out")
+        if sharding.total_shards != sharding.world_size and not self.rotate:
+            raise ShardingError(
+                f"shuffle=False reads all data in every epoch, in fixed slices, but total_shards="
+                f"{sharding.total_shards} with world_size={sharding.world_size} makes an epoch "
+                f"1/{sharding.epochs_per_cycle} of it: leave total_shards out, or say rotate=True for validation on "
+                "another part each time"
+            )
 
 
 @dataclass(frozen=True)
@@ -66,9 +93,13 @@ def load_columns(data: ShardSet | OpenMix, settings: PlanSettings) -> Columns:
     """
     if isinstance(data, OpenMix):
         return _load_mix(data, settings)
-    table = data.index(_needed(data, settings.filters))
+    table = data.index(_needed(data, settings.filters, settings), stats=settings.stats)
     corpus = _corpus(table, data.rows_per_shard, settings, settings.filters)
-    return Columns(table, data.rows_per_shard, corpus, {"dataset": data.digest}, data.is_foreign)
+    identity: dict[str, Any] = {"dataset": data.digest}
+    if settings.stats is not None:
+        # Its name is the digest of what was measured, and how.
+        identity["stats"] = settings.stats.rpartition("/")[2]
+    return Columns(table, data.rows_per_shard, corpus, identity, data.is_foreign)
 
 
 def _load_mix(data: OpenMix, settings: PlanSettings) -> Columns:
@@ -77,11 +108,18 @@ def _load_mix(data: OpenMix, settings: PlanSettings) -> Columns:
             f"windows={settings.batching.windows} with a Mix: a window reads tars that lie together, so the datasets "
             "would come one after the other. Leave windows out"
         )
+    if settings.stats is not None:
+        raise ConfigError("stats= is of one dataset, and a Mix has several: pack the columns with the data instead")
+    if settings.batching.rules is not None and settings.batching.rules.category is not None:
+        raise ConfigError(
+            f"batch_type={settings.batching.batch_type!r} with a category balances one dataset; a Mix balances several "
+            "by weights or temperature: use one of them"
+        )
     wanted = {*INDEX_COLUMNS, *((TEXT_COLUMN,) if data.shards.is_foreign else ())}
     tables, parts, ids = [], [], []
     for name, shards, own in data.parts:
         filters = _both(settings.filters, own)
-        table = _with_nulls(shards.index(_needed(shards, filters)), filters, data.shards)
+        table = _with_nulls(shards.index(_needed(shards, filters, settings)), filters, data.shards)
         try:
             corpus = _corpus(table, shards.rows_per_shard, settings, filters)
         except ConfigError as error:
@@ -113,15 +151,21 @@ def _corpus(table: pa.Table, rows_per_tar: NDArray[np.int64], settings: PlanSett
         total_shards=settings.sharding.total_shards,
         filters=filters,
         frame_shift=settings.frame_shift,
+        rules=settings.batching.rules,
     )
 
 
-def _needed(shards: ShardSet, filters: Filters) -> list[str]:
-    """Name the sidecar columns that planning and reading need; all if a ready expression may name any."""
-    if filters.columns is None:
-        return list(shards.columns)
-    needed = {*INDEX_COLUMNS, *filters.columns, *((TEXT_COLUMN,) if shards.is_foreign else ())}
-    return [name for name in shards.columns if name in needed]
+def _needed(shards: ShardSet, filters: Filters, settings: PlanSettings) -> list[str]:
+    """Name the columns that planning and reading need; all of the sidecars if a ready expression may name any."""
+    rules = settings.batching.rules
+    named = {*(filters.columns or ())}
+    if rules is not None:
+        named |= {*(rules.length_columns or ()), *((rules.category,) if rules.category else ())}
+    needed = {*INDEX_COLUMNS, *named, *((TEXT_COLUMN,) if shards.is_foreign else ())}
+    names = [name for name in shards.columns if name in needed or filters.columns is None]
+    if settings.stats is not None:
+        names += [name for name in MEASURED if name in named and name not in names]
+    return names
 
 
 def _both(common: Filters, own: Filters) -> Filters:

@@ -1,7 +1,7 @@
 """The plan of each epoch for one dataset and one set of settings, and the specs of its batches."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from ..errors import ConfigError
 from ..planning.corpus import Corpus
 from ..planning.elastic import Course, Stage
 from ..planning.frames import count_frames
-from ..planning.mixing import PARTS_OF_COPY, MixedCorpus
+from ..planning.mixing import MixedCorpus, PartNumbers
 from ..planning.plan import EpochPlan, count_oversize, lay_out_rest, plan_epoch, windows_of_rank
 from ..planning.settings import Sharding
 from ..planning.speed import Speed
@@ -23,25 +23,6 @@ from .columns import load_columns
 from .metrics import StepSizes
 from .mix import OpenMix
 from .shared import SharedColumns
-
-
-@dataclass(frozen=True)
-class PartNumbers:
-    """What one dataset of a mix gives to an epoch, over all ranks.
-
-    Attributes:
-        name: Its name.
-        repeat: How often an utterance comes.
-        utterances: How many come, each as often as it comes.
-        hours: Their audio.
-        share: Their share of the audio of the epoch.
-    """
-
-    name: str
-    repeat: float
-    utterances: int
-    hours: float
-    share: float
 
 
 class Epochs:
@@ -136,21 +117,11 @@ class Epochs:
         course = self.course.at(epoch, corpus.total_shards)
         sharding = self._settings.sharding
         world = course.stages[0] if course.stages else Stage(sharding.world_size, sharding.total_shards, 0)
-        corpus_then = self._cut_into(world.total_shards, corpus)
+        corpus_then = corpus.cut_into(world.total_shards, self.index.num_samples, self.index.sample_rate)
         shards = [
             course.rotation.index(epoch, rank, world.world_size, world.total_shards) for rank in range(world.world_size)
         ]
-        rows = np.concatenate(corpus_then.epoch_rows(shards, seed=self._settings.seed, epoch=epoch))
-        part = corpus.parts_of(rows)
-        utterances = np.bincount(part, minlength=len(corpus.names))
-        frames = np.bincount(part, corpus.frames[rows], minlength=len(corpus.names))
-        shift = float(corpus.frame_shift)
-        return [
-            PartNumbers(name, repeat / PARTS_OF_COPY, count, audio * shift / 3600, audio / max(1.0, frames.sum()))
-            for name, repeat, count, audio in zip(
-                corpus.names, corpus.repeats.tolist(), utterances.tolist(), frames.tolist(), strict=True
-            )
-        ]
+        return corpus_then.count_parts(shards, seed=self._settings.seed, epoch=epoch)
 
     def _form_when_played(self, form: AudioForm, speed: Speed) -> AudioForm:
         """Return the form that undoes the rates of `Speed.played_rates`; refuse what gets too long for the budget."""
@@ -231,7 +202,6 @@ class Epochs:
     def describe(self) -> dict[str, Any]:
         """Return all that a plan depends on as JSON values, equal if and only if the plans are."""
         settings = self._settings
-        batching = {name: value for name, value in asdict(settings.batching).items() if value is not None}
         filters = {name: value for name, value in settings.filters.describe().items() if value}
         return {
             **self._identity,
@@ -241,7 +211,7 @@ class Epochs:
             "frame_shift": settings.frame_shift,
             "filters": filters,
             "speed": None if settings.speed is None else settings.speed.describe(),
-            **batching,
+            **settings.batching.describe(),
         }
 
 

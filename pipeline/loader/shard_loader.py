@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 from weakref import ReferenceType
 
 import pyarrow.compute as pc
@@ -14,8 +14,10 @@ import torch
 from ..dataset.files import StorageOptions
 from ..dataset.shardset import ShardSet
 from ..errors import ConfigError
+from ..planning.batch_types import BatchType, RuleSettings
+from ..planning.mixing import PartNumbers
 from ..planning.plan import EpochPlan
-from ..planning.settings import Batching, EqualSteps, Filters, Oversize, Sharding, parse_int, parse_seed
+from ..planning.settings import EqualSteps, Filters, Oversize, Sharding, make_batching, parse_int, parse_seed
 from ..planning.speed import Speed
 from ..reading.batch import Batch
 from ..reading.buffers import BufferPool
@@ -29,7 +31,7 @@ from ..storage.open import open_storage
 from ..storage.settings import DEFAULT_PREFETCH_BYTES, StorageSettings
 from .ahead import announce, look_ahead
 from .device import hand_over, pinned
-from .epochs import Epochs, PartNumbers, PlanSettings
+from .epochs import Epochs, PlanSettings
 from .metrics import Metrics, OnEpochEnd, timed
 from .mix import Mix, OpenMix, open_mix
 from .position import Position
@@ -62,6 +64,13 @@ class ShardLoader:
         longest_first: The heaviest batch is step 0, so that out-of-memory shows at once.
         oversize: An utterance longer than batch_bins is an "error", is "drop"ped and counted, or is "alone".
         equal_steps: How all ranks come to the same number of steps: "split", "drop", "pad", "off".
+            With ESPnet's batch types, whose batches are not cut finer, there is no "split", and "pad" is the default.
+        batch_type: "bucket", which never exceeds batch_bins; or one of ESPnet2's, which give its very batches:
+            "unsorted", "sorted", "folded" (by batch_size), "length", "numel" (by batch_bins, which the utterance that
+            closes a batch exceeds), "catbel", "catpow" (balance a column). `rules` are their settings.
+        shuffle: False for validation: all data once, each rank always the same slice in the same batches and order.
+        rotate: With shuffle=False and total_shards: another part of the data in each epoch, as ESPnet validates.
+        stats: Address of a json of `uttershard stats`; rules and batch types may then name its columns ("tokens").
         windows: Parts of an epoch that batches do not mix, each reading a few tars only: for data larger than the
             cache. The tars of the next window come while this one trains.
         min_seconds: Shortest utterance kept.
@@ -93,6 +102,8 @@ class ShardLoader:
         cache, cache_bytes, prefetch_bytes: Where whole tars of a remote dataset are kept, how much of them, and how
             much each process fetches ahead, see StorageSettings; never changes the batches.
         read_timeout, read_deadline: Limits on reading from a store, see Limits.
+        rules: min_batch_size, drop_last, sort_in_batch, sort_batch, length_columns, length_dims, fold_lengths, padded,
+            category, upsampling_factor, scaling_factor: of ESPnet's batch types, see EspnetRules.
         num_workers, threads, prefetch_factor, persistent_workers, multiprocessing_context, timeout, pin_memory:
             Where decoding runs, see Workers; never changes the batches.
 
@@ -119,7 +130,11 @@ class ShardLoader:
         quadratic: int | None = None,
         longest_first: bool = False,
         oversize: Oversize = "error",
-        equal_steps: EqualSteps = "split",
+        equal_steps: EqualSteps | None = None,
+        batch_type: BatchType = "bucket",
+        shuffle: bool = True,
+        rotate: bool = False,
+        stats: str | PathLike[str] | None = None,
         windows: int | None = None,
         min_seconds: float | None = None,
         max_seconds: float | None = None,
@@ -152,12 +167,15 @@ class ShardLoader:
         prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
         read_timeout: float = 30.0,
         read_deadline: float = 120.0,
+        **rules: Unpack[RuleSettings],
     ) -> None:
         rank, world_size = find_world(rank, world_size)
         self._settings = PlanSettings(
             sharding=Sharding(rank, world_size, total_shards),
             filters=Filters(min_seconds, max_seconds, where=() if where is None else where),
-            batching=Batching(
+            batching=make_batching(
+                batch_type,
+                rules,
                 batch_bins=batch_bins,
                 batch_size=batch_size,
                 max_batch_size=max_batch_size,
@@ -166,10 +184,13 @@ class ShardLoader:
                 oversize=oversize,
                 equal_steps=equal_steps,
                 windows=windows,
+                shuffle=shuffle,
             ),
             seed=parse_seed(seed),
             frame_shift=frame_shift,
             speed=None if speed is None else Speed(speed),
+            stats=None if stats is None else fspath(stats),
+            rotate=rotate,
         )
         self._workers = Workers(
             num_workers, threads, prefetch_factor, persistent_workers, multiprocessing_context, timeout, pin_memory
@@ -202,7 +223,10 @@ class ShardLoader:
         self._running: ReferenceType[Generator[Batch]] | None = None
         self._plan_dataset: PlanDataset | None = None
         self._metrics = Metrics(
-            frame_shift, batch_bins, skip_limit=self._processing.skip_limit, on_epoch_end=on_epoch_end
+            frame_shift,
+            self._settings.batching.budget_frames,
+            skip_limit=self._processing.skip_limit,
+            on_epoch_end=on_epoch_end,
         )
         self._position = Position()
 

@@ -30,6 +30,25 @@ MOST_REPEATS = 1_000
 """More is a slip, or a dataset that no weight makes up for."""
 
 
+@dataclass(frozen=True)
+class PartNumbers:
+    """What one dataset of a mix gives to an epoch, over all ranks.
+
+    Attributes:
+        name: Its name.
+        repeat: How often an utterance comes.
+        utterances: How many come, each as often as it comes.
+        hours: Their audio.
+        share: Their share of the audio of the epoch.
+    """
+
+    name: str
+    repeat: float
+    utterances: int
+    hours: float
+    share: float
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MixedCorpus(Corpus):
     """A mix of datasets as planning sees it; an utterance is the ordinal of one of its copies.
@@ -70,6 +89,17 @@ class MixedCorpus(Corpus):
                 for of_shard, more in zip(chosen, coming, strict=True):
                     of_shard.append(more)
         return [np.concatenate(of_shard) for of_shard in chosen]
+
+    def count_parts(self, logical_shards: Sequence[int], *, seed: int, epoch: int) -> list[PartNumbers]:
+        """Return what each dataset gives to an epoch that reads these logical shards."""
+        rows = np.concatenate(self.epoch_rows(logical_shards, seed=seed, epoch=epoch))
+        part = self.parts_of(rows)
+        utterances = np.bincount(part, minlength=len(self.names)).tolist()
+        frames = np.bincount(part, self.frames[rows], minlength=len(self.names)).tolist()
+        hours = [audio * float(self.frame_shift) / 3600 for audio in frames]
+        shares = [audio / max(1, sum(frames)) for audio in frames]
+        repeats = [repeat / PARTS_OF_COPY for repeat in self.repeats.tolist()]
+        return [PartNumbers(*part) for part in zip(self.names, repeats, utterances, hours, shares, strict=True)]
 
     def _copies(self, part: int, logical_shard: int) -> list[NDArray[np.int64]]:
         """Return the kept utterances of a part in a logical shard, for each copy."""
@@ -151,6 +181,7 @@ def mix_corpora(parts: Sequence[tuple[str, Corpus, Fraction]], *, separate: bool
     sizes = np.array([corpus.frames.size for corpus in corpora], np.int64)
     first_rows = np.concatenate(([0], np.cumsum(sizes)))
     keys = [corpus.keys for corpus in corpora if corpus.keys is not None]
+    lengths = [corpus.lengths for corpus in corpora if corpus.lengths is not None]
     return MixedCorpus(
         frames=np.concatenate([np.tile(corpus.frames, n) for corpus, n in zip(corpora, copies, strict=True)]),
         kept=np.concatenate([np.tile(corpus.kept, n) for corpus, n in zip(corpora, copies, strict=True)]),
@@ -168,6 +199,7 @@ def mix_corpora(parts: Sequence[tuple[str, Corpus, Fraction]], *, separate: bool
         first_tars=np.cumsum([0, *(corpus.tars.size - 1 for corpus in corpora)]),
         repeats=np.array(repeats, np.int64),
         separate=separate,
+        lengths=np.concatenate(lengths, axis=1) if len(lengths) == len(corpora) else None,
     )
 
 
