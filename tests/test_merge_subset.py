@@ -59,9 +59,9 @@ def test_equal_ids_are_refused_or_told_apart(parts: tuple[Path, Path], tmp_path:
     with pytest.raises(DataError, match=r"100 ids are there twice, e\.g\. .*--prefix"):
         merge([one, one], str(tmp_path / "all"))
     assert not (tmp_path / "all").exists()
-    merge([one, one], str(tmp_path / "all"), prefixes=["a-", "b-"])
+    merge([one, one], str(tmp_path / "all"), prefixes=["a/", "b/"])
     keys = checksums(one).keys()
-    assert checksums(tmp_path / "all").keys() == {prefix + key for prefix in ("a-", "b-") for key in keys}
+    assert checksums(tmp_path / "all").keys() == {prefix + key for prefix in ("a/", "b/") for key in keys}
     assert streamed(tmp_path / "all") == checksums(tmp_path / "all").keys()
     assert verify(str(tmp_path / "all")).ok
 

@@ -15,7 +15,7 @@ from uttershard.pipeline.dataset.digest import digest_bytes, digest_of_digests
 from uttershard.pipeline.dataset.files import StorageOptions, local_path
 from uttershard.pipeline.dataset.manifest import MANIFEST_NAME, Manifest, ShardEntry, encode_manifest
 from uttershard.pipeline.dataset.shardset import ShardSet
-from uttershard.pipeline.dataset.sidecar import FORMAT_VERSION, encode_sidecar, sidecar_schema
+from uttershard.pipeline.dataset.sidecar import FOREIGN, FORMAT_VERSION, encode_sidecar, sidecar_schema
 from uttershard.pipeline.errors import ConfigError, DataError
 
 from .commit import storage_errors, write_atomically
@@ -50,7 +50,8 @@ def merge(
     Args:
         datasets: Addresses, in the order of the result; not one of them is changed, and all have to stay.
         out: Folder of the new manifest; must not hold a dataset.
-        prefixes: For each dataset what its ids get in front, so that equal ids can be told apart; none by default.
+        prefixes: For each dataset what its ids get in front, so that equal ids can be told apart: nothing, or what ends
+            with a slash. None by default.
         progress: Told how far it is.
         storage_options: Keyword arguments of the datasets' fsspec file system.
 
@@ -62,6 +63,9 @@ def merge(
         raise ConfigError("merge joins two datasets or more")
     if prefixes and len(prefixes) != len(datasets):
         raise ConfigError(f"{len(prefixes)} prefixes for {len(datasets)} datasets: give one for each (it may be empty)")
+    odd = [prefix for prefix in prefixes if prefix and not prefix.endswith("/")]
+    if odd:
+        raise ConfigError(f"the prefix {odd[0]!r} must end with a slash ({odd[0]}/), which tells it from the id")
     opened = [ShardSet.open(address, storage_options) for address in datasets]
     chosen = list(prefixes) or [""] * len(opened)
     folder = Path(out)
@@ -121,7 +125,7 @@ def _refuse_duplicates(opened: Sequence[ShardSet], prefixes: Sequence[str]) -> N
     shown = ", ".join(map(repr, repeated[:_SHOWN]))
     raise DataError(
         f"{len(repeated)} ids are there twice, e.g. {shown} in {' and '.join(holders) or 'one dataset'}: "
-        "give each dataset a prefix, e.g. --prefix a- --prefix b-"
+        "give each dataset a prefix, e.g. --prefix a/ --prefix b/"
     )
 
 
@@ -146,9 +150,8 @@ def _with_new_sidecar(
     ]
     joined = pa.table(arrays, schema=schema)
     if prefix:
-        # The members are still named after the old id.
         joined = joined.set_column(0, schema.field("key"), _prefixed(joined["key"], prefix))
-        info = replace(info, naming="foreign")
+        info = replace(info, naming=FOREIGN)  # its members are still named after the old id
     data = encode_sidecar(joined.combine_chunks(), info)
     write_atomically(path, scratch, data)
     entry = _pointing(part, shard)

@@ -18,7 +18,7 @@ from uttershard.pipeline.dataset.digest import FileDigest, digest_bytes, span_ch
 from uttershard.pipeline.dataset.files import StorageOptions
 from uttershard.pipeline.dataset.manifest import MANIFEST_NAME, Manifest, ShardEntry, encode_manifest, shard_names
 from uttershard.pipeline.dataset.shardset import ShardSet
-from uttershard.pipeline.dataset.sidecar import FORMAT_VERSION, SidecarInfo, encode_sidecar, sidecar_schema
+from uttershard.pipeline.dataset.sidecar import FOREIGN, FORMAT_VERSION, SidecarInfo, encode_sidecar, sidecar_schema
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.pipeline.planning.corpus import build_corpus
 from uttershard.pipeline.planning.settings import Filters
@@ -137,7 +137,7 @@ class _Copier:
         storage = open_storage(self.source, StorageSettings())
         naming = {self.source.sidecar(shard, ["key"])[1].naming for shard in range(len(self.source.manifest.shards))}
         # Ids that are not those of the members have to be taken from the sidecar in every shard that holds one.
-        name = "uttershard" if naming == {"uttershard"} else "foreign"
+        name = "uttershard" if naming == {"uttershard"} else FOREIGN
         self.listener.begin("subset", utterances=len(seconds), seconds=float(seconds.sum()))
         try:
             with ThreadPoolExecutor(workers) as pool:

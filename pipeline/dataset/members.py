@@ -47,8 +47,8 @@ def member_name(key: str) -> str:
 def is_member_of(name: str, key: str) -> bool:
     """Say whether a tar member can be one of an utterance, by its name.
 
-    In our tars the name is made of the id. In adopted ones the id is the name up to a dot (WebDataset's first, WeNet's
-    last), maybe with the tar's name before it.
+    In our tars the name is made of the id, to which merging may have put a prefix up to a slash. In adopted ones the
+    id is the name up to a dot (WebDataset's first, WeNet's last), maybe with the tar's name before it.
 
     Example:
         >>> is_member_of("tom%2F1.flac", "tom/1"), is_member_of("a.1.wav", "a.1"), is_member_of("7.wav", "train-0/7")
@@ -58,7 +58,8 @@ def is_member_of(name: str, key: str) -> bool:
     """
     folder, slash, base = name.removeprefix("./").rpartition("/")
     parts = base.split(".")
-    if folder + slash + parts[0] == member_name(key):
+    tails = (key[at:] for at in range(len(key)) if at == 0 or key[at - 1] == "/")
+    if any(folder + slash + parts[0] == member_name(tail) for tail in tails):
         return True
     stems = (folder + slash + ".".join(parts[:count]) for count in range(1, len(parts)))
     return any(key == stem or key.endswith(f"/{stem}") for stem in stems)

@@ -15,7 +15,9 @@ def merge(
     out: Annotated[str, typer.Option(help="Folder of the new manifest.")],
     prefix: Annotated[
         list[str] | None,
-        typer.Option(help="What the ids of a dataset get in front; one for each dataset, in order. May be empty."),
+        typer.Option(
+            help="What the ids of a dataset get in front, e.g. a/; one for each dataset, in order. May be empty."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
