@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
+import sys
 from collections import Counter
+from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ from uttershard.pipeline.planning.mixing import MixedCorpus, mix_corpora, repeat
 from uttershard.pipeline.planning.plan import lay_out_epoch, lay_out_rest
 from uttershard.pipeline.planning.settings import Batching, Filters
 from uttershard.pipeline.testing import check_elastic_resume, check_resume
+from uttershard.scripts.cli import main
 
 REPEATS = st.fractions(Fraction(1, 20), Fraction(4), max_denominator=40)
 
@@ -444,3 +448,27 @@ def test_what_a_loader_can_not_mix_is_refused(clean: Packed, noisy: Packed) -> N
         _loader(_two(clean, noisy), windows=2)
     with pytest.raises(ConfigError, match="dataset 'noisy': no utterance"):
         _loader(Mix([Part(clean.address, "clean"), Part(noisy.address, "noisy", min_seconds=100)]))
+
+
+def test_the_plan_command_shows_the_mix_that_training_reads(
+    clean: Packed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = make_dataset(tmp_path, utterances=12).address.rename(tmp_path / "other")
+
+    def run(*arguments: Any) -> str:
+        monkeypatch.setattr(sys, "argv", ["uttershard", "plan", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+            sys.exit(0)
+        output = capsys.readouterr()
+        return output.out if not ended.value.code else output.err
+
+    settings = ("--weight", 3, "--weight", 1, "--batch-bins", BINS)
+    found = json.loads(run(clean.address, other, *settings, "--json", "--batches"))
+    loader = _loader(Mix([Part(clean.address, weight=3), Part(other, weight=1)]))
+    assert found["datasets"] == [asdict(part) for part in loader.parts]
+    assert [tuple(batch["keys"]) for batch in found["ranks"][0]["batches"]] == keys_of(loader)
+    text = run(clean.address, other, *settings)
+    assert "Datasets of the mix" in text and "other" in text
+    assert "2 datasets and 1 times --weight" in run(clean.address, other, "--weight", 3)
+    assert "--temperature is for a mix" in run(clean.address, "--temperature", 3)

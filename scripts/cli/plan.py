@@ -1,13 +1,18 @@
 """`uttershard plan`: who reads what in an epoch, in how many steps, with how much padding; no audio is read."""
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 from uttershard.pipeline.dataset.shardset import ShardSet
 from uttershard.pipeline.errors import ConfigError
-from uttershard.pipeline.planning.corpus import Corpus, build_corpus
+from uttershard.pipeline.loader.columns import Columns, PlanSettings, load_columns
+from uttershard.pipeline.loader.mix import Mix, OpenMix, Part, open_mix
+from uttershard.pipeline.planning.corpus import Corpus
+from uttershard.pipeline.planning.mixing import MixedCorpus, PartNumbers
 from uttershard.pipeline.planning.plan import EpochLayout, EpochPlan, lay_out_epoch
 from uttershard.pipeline.planning.settings import Batching, Filters, Sharding
+from uttershard.pipeline.remote.retry import Limits
 
 from .output import Json, as_duration, as_share, print_json, print_table
 
@@ -15,7 +20,9 @@ _DEFAULT_BINS = 60_000
 
 
 def plan(
-    dataset: Annotated[str, typer.Argument(help="Address of the dataset: the folder that holds dataset.json.")],
+    datasets: Annotated[
+        list[str], typer.Argument(help="Address of the dataset, the folder that holds dataset.json; several for a mix.")
+    ],
     epoch: Annotated[int, typer.Option(help="Which epoch.")] = 0,
     world_size: Annotated[int, typer.Option(help="Number of ranks.")] = 1,
     total_shards: Annotated[
@@ -44,6 +51,13 @@ def plan(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the shuffle.")] = 0,
     frame_shift: Annotated[float, typer.Option(help="Seconds of a frame.")] = 0.01,
+    weight: Annotated[
+        list[float] | None, typer.Option(help="Share of the hours of each dataset of a mix, in their order.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Instead: shares like hours ** (1 / temperature), e.g. 5.")
+    ] = None,
+    pure: Annotated[bool, typer.Option("--pure", help="A batch is of one dataset of the mix only.")] = False,
     batches: Annotated[bool, typer.Option("--batches", help="List every batch (with --json).")] = False,
     json: Json = False,
 ) -> None:
@@ -64,24 +78,43 @@ def plan(
     )
     sharding = Sharding(0, world_size, total_shards)
     filters = Filters(min_seconds, max_seconds, tuple(where or ()))
-    opened = ShardSet.open(dataset)
-    table = opened.index()
-    corpus = build_corpus(
-        table,
-        rows_per_tar=opened.rows_per_shard,
-        total_shards=sharding.total_shards,
-        filters=filters,
-        frame_shift=frame_shift,
-    )
-    layout = lay_out_epoch(corpus, world_size, sharding.total_shards, batching, epoch=epoch, seed=seed)
+    data = _open(datasets, weight, temperature, pure)
+    columns = load_columns(data, PlanSettings(sharding, filters, batching, seed, frame_shift))
+    layout = lay_out_epoch(columns.corpus, world_size, sharding.total_shards, batching, epoch=epoch, seed=seed)
+    parts = _count_parts(columns.corpus, layout, seed)
     if json:
-        print_json(as_json(layout, batching, table["key"] if batches else None, corpus))
+        print_json(as_json(layout, batching, columns, parts, list_batches=batches))
     else:
-        _print_plan(layout, batching, corpus)
+        _print_plan(layout, batching, columns)
+        _print_parts(parts)
 
 
-def as_json(layout: EpochLayout, batching: Batching, keys: Any, corpus: Corpus) -> dict[str, Any]:
-    """Return a plan as JSON values; with `keys` (ids in dataset order) every batch too."""
+def _open(
+    datasets: list[str], weights: list[float] | None, temperature: float | None, pure: bool
+) -> ShardSet | OpenMix:
+    if len(datasets) == 1:
+        for name, value in (("weight", weights), ("temperature", temperature), ("pure", pure)):
+            if value:
+                raise ConfigError(f"--{name} is for a mix of several datasets: name them, or leave it out")
+        return ShardSet.open(datasets[0])
+    if weights and len(weights) != len(datasets):
+        raise ConfigError(f"{len(datasets)} datasets and {len(weights)} times --weight: give one for each dataset")
+    given: list[float | None] = [*weights] if weights else [None] * len(datasets)
+    parts = [Part(dataset, weight=weight) for dataset, weight in zip(datasets, given, strict=True)]
+    return open_mix(Mix(parts, temperature=temperature, pure=pure), None, Limits())
+
+
+def _count_parts(corpus: Corpus, layout: EpochLayout, seed: int) -> list[PartNumbers]:
+    if not isinstance(corpus, MixedCorpus):
+        return []
+    shards = [summary.logical_shard for summary in layout.ranks if summary.logical_shard is not None]
+    return corpus.count_parts(shards, seed=seed, epoch=layout.epoch)
+
+
+def as_json(
+    layout: EpochLayout, batching: Batching, columns: Columns, parts: list[PartNumbers], *, list_batches: bool
+) -> dict[str, Any]:
+    """Return a plan as JSON values; with `list_batches` every batch too."""
     ranks = []
     for summary in layout.ranks:
         rank: dict[str, Any] = {
@@ -95,8 +128,8 @@ def as_json(layout: EpochLayout, batching: Batching, keys: Any, corpus: Corpus) 
             "fill": summary.fill,
             "dropped_utterances": summary.dropped_utterances,
         }
-        if keys is not None:
-            rank["batches"] = list(_batches(layout.plan(summary.rank), keys))
+        if list_batches:
+            rank["batches"] = list(_batches(layout.plan(summary.rank), columns))
         ranks.append(rank)
     return {
         "epoch": layout.epoch,
@@ -105,29 +138,31 @@ def as_json(layout: EpochLayout, batching: Batching, keys: Any, corpus: Corpus) 
         "batch_bins": batching.batch_bins,
         "batch_size": batching.batch_size,
         "steps": max(summary.steps for summary in layout.ranks),
-        "utterances": len(corpus.frames),
+        "utterances": columns.table.num_rows,
         "filtered": layout.filtered,
+        **({"datasets": [asdict(part) for part in parts]} if parts else {}),
         "ranks": ranks,
     }
 
 
-def _batches(plan: EpochPlan, keys: Any) -> Any:
+def _batches(plan: EpochPlan, columns: Columns) -> Any:
+    keys = columns.table["key"]
     for step in range(plan.steps):
         rows = plan.batch(step)
         longest = int(plan.longest[step])
         yield {
             "step": step,
-            "keys": keys.take(rows).to_pylist(),
+            "keys": keys.take(columns.corpus.real_rows(rows)).to_pylist(),
             "longest_frames": longest,
             "padded_frames": longest * len(rows),
             "filler": bool(plan.filler[step]),
         }
 
 
-def _print_plan(layout: EpochLayout, batching: Batching, corpus: Corpus) -> None:
+def _print_plan(layout: EpochLayout, batching: Batching, columns: Columns) -> None:
     budget = f"{batching.batch_bins:,} frames" if batching.batch_bins else f"{batching.batch_size} utterances"
     steps = {summary.steps for summary in layout.ranks}
-    shift = float(corpus.frame_shift)
+    shift = float(columns.corpus.frame_shift)
     print_table(
         f"Epoch {layout.epoch}: {'/'.join(str(count) for count in sorted(steps))} steps on {layout.world_size} ranks, "
         f"{layout.total_shards} logical shards, batches of {budget}",
@@ -147,4 +182,22 @@ def _print_plan(layout: EpochLayout, batching: Batching, corpus: Corpus) -> None
         ],
     )
     removed = ", ".join(f"{count:,} {reason}" for reason, count in layout.filtered.items() if reason != "kept")
-    typer.echo(f"{layout.filtered['kept']:,} of {len(corpus.frames):,} utterances kept ({removed or 'no filter'})")
+    typer.echo(f"{layout.filtered['kept']:,} of {columns.table.num_rows:,} utterances kept ({removed or 'no filter'})")
+
+
+def _print_parts(parts: list[PartNumbers]) -> None:
+    if parts:
+        print_table(
+            "Datasets of the mix, in this epoch",
+            ("dataset", "repeat", "utterances", "audio", "share"),
+            [
+                (
+                    part.name,
+                    f"{part.repeat:.3f}",
+                    f"{part.utterances:,}",
+                    as_duration(part.hours * 3600),
+                    as_share(part.share),
+                )
+                for part in parts
+            ],
+        )
