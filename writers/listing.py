@@ -37,6 +37,9 @@ PIPE = "pipe:"
 
 _BATCH_ROWS = 65_536
 
+# Made once: json.dumps would make one for each of a million utterances.
+_encode_json = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+
 
 class Refusal(NamedTuple):
     """An utterance that can't be packed, or a line of the corpus that can't be read."""
@@ -131,7 +134,7 @@ def encode_metadata(fields: Mapping[str, Any]) -> str | None:
         return None
     if "id" in fields:
         fields = {**{name: value for name, value in fields.items() if name != "id"}, "source_id": fields["id"]}
-    return json.dumps(fields, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _encode_json(fields)
 
 
 def printable(text: str) -> str:

@@ -64,7 +64,7 @@ def parse_record(line: Line) -> dict[str, Any]:
     """
     text = decode(line.data)
     try:
-        record = json.loads(text, parse_constant=_refuse_constant)
+        record = _decode_json(text)
     except json.JSONDecodeError as error:
         raise BadRecordError(f"not JSON: {error.msg} at column {error.colno}") from error
     except RecursionError as error:
@@ -76,3 +76,7 @@ def parse_record(line: Line) -> dict[str, Any]:
 
 def _refuse_constant(text: str) -> NoReturn:
     raise BadRecordError(f"not JSON: {text} is no JSON number")
+
+
+# Made once: json.loads would make one for each of a million lines.
+_decode_json = json.JSONDecoder(parse_constant=_refuse_constant).decode

@@ -35,13 +35,14 @@ def read_lines(path: CorpusPath, *, blank: bool = False) -> Iterator[Line]:
         StorageError: It can't be read.
     """
     with open_path(path) as file:
+        name = path.name
         lines = buffered(SeekableGzip(file)) if path.name.endswith(".gz") else file
         try:
             for number, data in enumerate(lines, 1):
                 line = data.removeprefix(_BOM) if number == 1 else data
                 line = line.rstrip(b"\r\n")
                 if blank or line.strip():
-                    yield Line(f"{path.name}:{number}", line)
+                    yield Line(f"{name}:{number}", line)
         except ArchiveError as error:
             raise DataError(f"{path}: {error}") from error
 
