@@ -41,7 +41,7 @@ class NemoSource:
     """A manifest of NeMo, or the manifests of a tarred dataset.
 
     Example:
-        >>> NemoSource("manifest__OP_0..7_CL_.json", tars="audio__OP_0..7_CL_.tar").list_utterances()  # doctest: +SKIP
+        >>> NemoSource("manifest__OP_0..1_CL_.json", tars="audio__OP_0..1_CL_.tar").list_utterances()  # doctest: +SKIP
     """
 
     address: str

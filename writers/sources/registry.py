@@ -61,7 +61,7 @@ def open_source(
     Raises:
         ConfigError: An unknown kind or option, or a kind that can't be guessed.
     """
-    source = _by_name(from_) if from_ is not None else _guess(address)
+    source = by_name(from_) if from_ is not None else _guess(address)
     fields = {field.name for field in dataclasses.fields(source)} - {"address"}  # type: ignore[arg-type]
     arguments: dict[str, Any] = dict(options or {})
     for option in arguments:
@@ -75,7 +75,12 @@ def open_source(
     return source(address, **arguments)  # type: ignore[call-arg]
 
 
-def _by_name(name: str) -> type[Source]:
+def by_name(name: str) -> type[Source]:
+    """Return the source of that name.
+
+    Raises:
+        ConfigError: There is none.
+    """
     if name not in _SOURCES:
         raise ConfigError(f"unknown kind of source {name!r}; known are: {', '.join(_SOURCES)}")
     return _SOURCES[name]

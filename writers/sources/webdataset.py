@@ -25,7 +25,7 @@ class WebdatasetSource:
     """Tar shards: one, several by a pattern, or all of a folder.
 
     Example:
-        >>> WebdatasetSource("s3://bucket/train-{0000..0999}.tar").list_utterances()  # doctest: +SKIP
+        >>> WebdatasetSource("shards/train-{0000..0001}.tar").list_utterances()  # doctest: +SKIP
     """
 
     address: str
