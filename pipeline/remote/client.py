@@ -13,7 +13,6 @@ from fsspec.utils import tokenize
 
 from ..errors import ConfigError
 from .faults import OutOfTimeError, redact
-from .retry import Limits
 from .transfer import ObjectInfo, Transfer
 
 Result = TypeVar("Result")
@@ -58,19 +57,19 @@ def _start_anew() -> None:
 os.register_at_fork(after_in_child=_start_anew)
 
 
-def open_client(address: str, options: Mapping[str, Any], limits: Limits) -> tuple[Client, str]:
+def open_client(address: str, options: Mapping[str, Any]) -> tuple[Client, str]:
     """Return the client for an address, and the path of the address in it.
 
     Raises:
         ConfigError: fsspec does not know the kind of address, or its package is not installed.
     """
     protocol, _, rest = address.partition("://")
-    key = (protocol, rest.partition("/")[0], tokenize(options, limits))
+    key = (protocol, rest.partition("/")[0], tokenize(options))
     with _opening:
         client = _clients.get(key)
         if client is None:
             try:
-                client = _clients[key] = _new_client(protocol, address, options, limits)
+                client = _clients[key] = _new_client(protocol, address, options)
             except (ValueError, ImportError, TypeError) as error:
                 why = redact(str(error), options)
                 raise ConfigError(f"{redact(address)}: {why} (look at the address and storage_options)") from None
@@ -79,12 +78,12 @@ def open_client(address: str, options: Mapping[str, Any], limits: Limits) -> tup
     return client, client.filesystem._strip_protocol(address)
 
 
-def _new_client(protocol: str, address: str, options: Mapping[str, Any], limits: Limits) -> Client:
+def _new_client(protocol: str, address: str, options: Mapping[str, Any]) -> Client:
     # Imported when needed: they bring aiohttp and botocore along, and most datasets are local.
     if protocol in ("s3", "s3a"):
         from .s3 import S3Client, s3_options
 
-        options = s3_options(options, limits, CONNECTIONS)
+        options = s3_options(options, CONNECTIONS)
         return S3Client(fsspec.core.url_to_fs(address, **options)[0], options)
     filesystem, _ = fsspec.core.url_to_fs(address, **options)
     if protocol in ("http", "https"):

@@ -96,10 +96,9 @@ def with_retries(
 
 
 def _given_up(what: str, fault: TransientError, attempts: int, elapsed: float, limits: Limits) -> StorageError:
+    advice = f"If the store only needs longer, raise read_deadline (now {limits.read_deadline:g} s)"
     if isinstance(fault, UnreachableError):
-        advice = "Is the address (endpoint_url) right, and is the store up?"
-    else:
-        advice = f"If the store only needs longer, raise read_deadline (now {limits.read_deadline:g} s)"
+        advice = f"Is the address (endpoint_url) right, and is the store up? {advice}"
     return StorageError(f"{what}: gave up after {attempts} attempts in {elapsed:.1f} s: {fault}. {advice}")
 
 

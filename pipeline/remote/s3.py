@@ -30,22 +30,23 @@ from .faults import (
     first_line,
     redact,
 )
-from .retry import Limits
 from .transfer import OTHER_ETAG, ObjectInfo, Transfer, size_in_content_range
 
 _CHUNK = 1 << 20
 _CONNECT_SECONDS = 10.0
+_READ_SECONDS = 3600.0
+"""Never reached: the limits of each read are kept around the calls."""
 _BUSY_CODES = frozenset({"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "Throttling"})
 _DENIED_CODES = frozenset(
     {"AccessDenied", "ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
 )
 
 
-def s3_options(options: Mapping[str, Any], limits: Limits, connections: int) -> dict[str, Any]:
-    """Return options for s3fs that leave retries to us and put limits on each wait; the user's own win."""
+def s3_options(options: Mapping[str, Any], connections: int) -> dict[str, Any]:
+    """Return options for s3fs that leave retries and waits to us; the user's own win."""
     config = {
-        "connect_timeout": min(_CONNECT_SECONDS, limits.read_timeout),
-        "read_timeout": limits.read_timeout,
+        "connect_timeout": _CONNECT_SECONDS,
+        "read_timeout": _READ_SECONDS,
         "max_pool_connections": connections,
         "retries": {"max_attempts": 0},
         **options.get("config_kwargs", {}),

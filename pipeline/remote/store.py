@@ -51,7 +51,7 @@ class Store:
             DataError: It does not exist.
             StorageError: It could not be read within the limits, or not at all.
         """
-        client, path = open_client(address, self._options, self._limits)
+        client, path = open_client(address, self._options)
         return bytes(self._fetch(client, Transfer(path), redact(address)))
 
     def read_range(self, address: str, start: int, stop: int, size: int) -> bytearray:
@@ -61,7 +61,7 @@ class Store:
             DataError: It does not exist, has another size, or was replaced since it was first read.
             StorageError: It could not be read within the limits, or not at all.
         """
-        client, path = open_client(address, self._options, self._limits)
+        client, path = open_client(address, self._options)
         pinned = self._session().pinned
         transfer = Transfer(path, start, stop, pinned.get(address), size)
         what = f"{redact(address)} bytes {start}-{stop - 1}"
@@ -73,7 +73,7 @@ class Store:
 
     def head(self, address: str) -> ObjectInfo:
         """Return the size and ETag of an object; errors as for `read`."""
-        client, path = open_client(address, self._options, self._limits)
+        client, path = open_client(address, self._options)
         return self._ask(client, lambda seconds: run(client.head(path, self._stall(seconds)), seconds), redact(address))
 
     def take_counts(self) -> Counter[str]:

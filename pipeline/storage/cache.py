@@ -49,7 +49,8 @@ class _Maps:
             elif stat.st_size != self._sizes[shard]:
                 self.drop(shard)
                 return None
-        except FileNotFoundError:
+        except OSError:
+            # Not there, evicted, or another user's: whatever a cache has not got, the store has.
             self._open.pop(shard, None)
             return None
         now = time.monotonic()

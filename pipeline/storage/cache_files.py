@@ -61,7 +61,7 @@ class CacheFolder:
         path = self.tar(digest)
         try:
             found = path.stat().st_size
-        except FileNotFoundError:
+        except OSError:  # not there, or no folder to be there
             return False
         if found != nbytes:
             path.unlink(missing_ok=True)

@@ -201,8 +201,8 @@ class TarFetcher:
             with self._changed:
                 self.counts["refetched"] += 1
         raise DataError(
-            f"{self._addresses[shard]}: came with digest {found} twice, the manifest says {self._digests[shard]}: it is "
-            "damaged in the store, or was replaced. Copy it there again, or pack it again"
+            f"{self._addresses[shard]}: came with digest {found} twice, the manifest says {self._digests[shard]}: it "
+            "is damaged in the store, or was replaced. Copy it there again, or pack it again"
         )
 
     def _copy(self, part: Part, shard: int, start: int, stop: int) -> Callable[[], None]:
