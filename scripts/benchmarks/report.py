@@ -7,6 +7,8 @@ from typing import Any
 from .targets import judge
 
 _FEWEST_ROUNDS = 3
+_IDLE_LOAD = 0.25
+"""Running processes a core, at most, of a machine that is left alone."""
 
 _INTRODUCTION = """# Benchmarks
 
@@ -57,10 +59,7 @@ def markdown(results: dict[str, Any]) -> str:
     """Return the document for what was run."""
     settings = results["settings"]
     sections = [_INTRODUCTION, _machine(results["machine"])]
-    if settings["rounds"] < 3:
-        sections.append(
-            f"**Not to be quoted: {settings['rounds']} rounds, fewer than three, say nothing of the spread.**\n"
-        )
+    sections += [f"**Not to be quoted: {reason}.**\n" for reason in _doubts(results)]
     sections.append(_targets(results))
     codecs = [codec for codec in ("flac", "wav") if codec in results]
     if codecs:
@@ -72,6 +71,16 @@ def markdown(results: dict[str, Any]) -> str:
         draws = len(settings["padding_seeds"])
         sections += [_PADDING.format(**settings, draws=draws), _padding(results["padding"])]
     return "\n".join(sections)
+
+
+def _doubts(results: dict[str, Any]) -> list[str]:
+    """Say why the numbers mean little, if they do."""
+    machine, doubts = results["machine"], []
+    if results["settings"]["rounds"] < _FEWEST_ROUNDS:
+        doubts.append(f"fewer than {_FEWEST_ROUNDS} rounds say nothing of the spread")
+    if machine["load_at_start"] > _IDLE_LOAD * machine["cores"]:
+        doubts.append(f"the machine was busy with other work, load {machine['load_at_start']} at the start")
+    return doubts
 
 
 def _machine(machine: dict[str, Any]) -> str:
