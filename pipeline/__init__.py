@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .loader.mix import Mix as Mix
     from .loader.mix import Part as Part
     from .loader.shard_loader import ShardLoader as ShardLoader
+    from .loader.utterance_dataset import UtteranceDataset as UtteranceDataset
     from .planning.plan import EpochPlan as EpochPlan
     from .planning.plan import plan_epoch as plan_epoch
     from .planning.rotation import shard_index as shard_index
@@ -37,6 +38,7 @@ _HOMES = {
     "SpecAugment": ".features.spec_augment",
     "Utterance": ".reading.processing",
     "UtteranceCmvn": ".features.cmvn",
+    "UtteranceDataset": ".loader.utterance_dataset",
     "plan_epoch": ".planning.plan",
     "shard_index": ".planning.rotation",
 }
@@ -55,6 +57,7 @@ __all__ = [
     "SpecAugment",
     "Utterance",
     "UtteranceCmvn",
+    "UtteranceDataset",
     "plan_epoch",
     "shard_index",
 ]
