@@ -40,7 +40,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+SelectTypeParameters=CR_Core_Memory
 SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,bf_interval=1
 ReturnToService=2
@@ -125,7 +125,7 @@ def running_slurm(folder: Path) -> Iterator[Slurm]:
             process.send_signal(signal.SIGTERM)
         for process in reversed(started):
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(15)
+                process.wait(5)
             process.kill()
             process.wait()
 

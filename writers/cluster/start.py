@@ -5,11 +5,12 @@ import itertools
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
 
 import dask
-from distributed import Client
+from distributed import Client, Status
 from uttershard.pipeline.errors import ConfigError, StorageError
 
 from ..progress import Progress
@@ -18,6 +19,7 @@ from .tasks import IN_FLIGHT, Cluster
 from .workers import check_workers
 
 _DEFAULT_JOB_MEMORY = "2GB"
+_POLL_SECONDS = 0.2
 
 
 @contextlib.contextmanager
@@ -44,7 +46,7 @@ def start_cluster(settings: ClusterSettings, retries: int, progress: Progress) -
         if settings.dashboard:
             progress.note(f"dashboard: {client.dashboard_link}")
         if settings.env != "local":  # local workers are this very interpreter
-            _wait_for_worker(client, settings, progress)
+            _wait_for_worker(client, cluster, settings, progress)
             check_workers(client)
         yield Cluster(client, _window(client, settings), retries, progress, settings.start_seconds)
 
@@ -103,11 +105,29 @@ def _job_queue(settings: ClusterSettings) -> Any:
     options.setdefault("silence_logs", "critical")
     scheduler = {"dashboard_address": ":0", "dashboard": settings.dashboard}
     options["scheduler_options"] = {**scheduler, **options.get("scheduler_options", {})}
-    cluster = cluster_class(settings.env)(**options)
+    kind = cluster_class(settings.env)
+    cluster = kind(job_cls=_noting_failures(kind.job_cls), **options)
     most, least = _bounds(settings)
     a_job = int(options["processes"])
     cluster.adapt(minimum_jobs=math.ceil(least / a_job), maximum_jobs=math.ceil(most / a_job))
     return cluster
+
+
+def _noting_failures(job_class: Any) -> Any:
+    """Return a class of jobs that notes submissions that failed: `adapt` repeats them for ever, without a word."""
+
+    class NotingJob(job_class):  # type: ignore[misc]
+        failures: ClassVar[list[str]] = []
+
+        async def start(self) -> None:
+            try:
+                await super().start()
+            except (RuntimeError, OSError) as error:
+                self.failures.append(str(error))
+                self.status = Status.failed  # closing the cluster asks for it
+                raise
+
+    return NotingJob
 
 
 def _ssh(settings: ClusterSettings) -> Any:
@@ -131,13 +151,17 @@ def _bounds(settings: ClusterSettings) -> tuple[int, int]:
     return most, most if settings.min_workers is None else settings.min_workers
 
 
-def _wait_for_worker(client: Client, settings: ClusterSettings, progress: Progress) -> None:
+def _wait_for_worker(client: Client, cluster: Any, settings: ClusterSettings, progress: Progress) -> None:
     progress.note(f"waiting for workers of {settings.env}")
-    try:
-        client.wait_for_workers(1, timeout=settings.start_seconds)
-    except TimeoutError as error:
-        hint = "look at its queue" if settings.env in JOB_QUEUES else "start some"
-        raise StorageError(f"no worker of {settings.env} came in {settings.start_seconds:.0f} s: {hint}") from error
+    failures: Sequence[str] = getattr(getattr(cluster, "job_cls", None), "failures", ())
+    deadline = time.monotonic() + settings.start_seconds
+    while not client.scheduler_info(n_workers=1)["workers"]:
+        if failures:
+            raise StorageError(f"a job could not be submitted: {failures[0].strip()}")
+        if time.monotonic() > deadline:
+            hint = "look at its queue" if settings.env in JOB_QUEUES else "start some"
+            raise StorageError(f"no worker of {settings.env} came in {settings.start_seconds:.0f} s: {hint}")
+        time.sleep(_POLL_SECONDS)
 
 
 def _window(client: Client, settings: ClusterSettings) -> int:

@@ -1,0 +1,372 @@
+"""Clusters: which there are, what is refused, what is found of workers at start, and what becomes of failed tasks."""
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import asyncssh
+import cluster_tasks
+import pytest
+from corpora import files_of, jsonl_corpus
+from dask_processes import DaskProcesses, dask_processes
+from ssh_server import running_ssh_server
+from uttershard.pipeline.errors import ConfigError, DataError, StorageError
+from uttershard.writers import pack
+from uttershard.writers.cluster import ClusterSettings, TasksFailedError, read_cluster_config, start_cluster
+from uttershard.writers.cluster import tasks as cluster_module
+from uttershard.writers.cluster.settings import ENVS, JOB_QUEUES
+from uttershard.writers.progress import Silent
+
+HERE = ClusterSettings(n_workers=2, options={"processes": False})
+
+
+class Heard(Silent):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.retries = 0
+        self.notes: list[str] = []
+
+    def advance(
+        self, *, utterances: int = 0, seconds: float = 0.0, nbytes: int = 0, refused: int = 0, retries: int = 0
+    ) -> None:
+        self.retries += retries
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return jsonl_corpus(tmp_path_factory.mktemp("corpus"), 24)
+
+
+@pytest.fixture(scope="module")
+def expected(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The dataset as local workers pack it."""
+    target = tmp_path_factory.mktemp("local") / "out"
+    pack(corpus, target, shards=4, cluster=HERE)
+    return files_of(target)
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry at once."""
+    monkeypatch.setattr(cluster_module, "PAUSES_SECONDS", (0.0,))
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Iterator[DaskProcesses]:
+    """A scheduler without workers."""
+    with dask_processes(tmp_path, 0) as processes:
+        yield processes
+
+
+# What is asked for
+
+
+def test_yaml_as_in_espnet(tmp_path: Path) -> None:
+    path = tmp_path / "parallel.yaml"
+    path.write_text(
+        "parallel:\n  env: slurm\n  n_workers: 16\n"
+        '  options: {queue: cpu, cores: 4, memory: 16GB, walltime: "02:00:00"}\n'
+    )
+    assert read_cluster_config(str(path)) == ClusterSettings(
+        "slurm", 16, options={"queue": "cpu", "cores": 4, "memory": "16GB", "walltime": "02:00:00"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("n_workers: 3", "no `parallel:` block with env, n_workers, min_workers, options"),
+        ("parallel: {env: slurm, workers: 3}", "no entry 'workers'; it has: env, n_workers"),
+        ("parallel: {env: slurm, n_workers: 3, options: [1]}", "`options` a mapping"),
+        (
+            "parallel: {env: spark}",
+            "cluster is 'spark'; it can be local, slurm, pbs, sge, lsf, htcondor, oar, moab, ssh",
+        ),
+        ("parallel: {env: slurm, n_workers: 2, options: {qeueu: cpu}}", r"no option 'qeueu'; it has: .*\bqueue\b"),
+        ("parallel: {env: local, n_workers: 0}", "n_workers is 0"),
+        ("parallel: {env: local, n_workers: two}", "n_workers is 'two'"),
+        ("parallel: {env: slurm}", "say how many workers"),
+        ("parallel: {env: ssh, n_workers: 2}", "needs the option hosts"),
+        ("parallel: {env: 'tcp://127.0.0.1:1', options: {cores: 1}}", "no option 'cores'; it has: none"),
+        ("parallel: [", "no YAML that can be read"),
+    ],
+)
+def test_yaml_that_does_not_fit(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "parallel.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_cluster_config(str(path))
+
+
+@pytest.mark.parametrize("env", [env for env in ENVS if env != "kubernetes"])
+def test_every_kind_lists_its_options(env: str) -> None:
+    with pytest.raises(ConfigError, match=f"cluster '{env}' has no option 'nonsense'; it has: .+, .+"):
+        ClusterSettings(env, 2, options={"nonsense": 1, "hosts": ["a"]} if env == "ssh" else {"nonsense": 1})
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dask_jobqueue", None)
+    with pytest.raises(ConfigError, match=r"pip install 'uttershard\[cluster\]'"):
+        ClusterSettings("slurm", 2)
+
+
+def test_an_option_that_its_cluster_refuses() -> None:
+    with (
+        pytest.raises(ConfigError, match="slurm"),
+        start_cluster(ClusterSettings("slurm", 1, options={"memory": "much"}), 0, Silent()),
+    ):
+        pass
+
+
+def test_n_workers_holds_for_local() -> None:
+    with start_cluster(ClusterSettings(n_workers=3, options={"processes": False}), 0, Silent()) as cluster:
+        assert len(cluster.workers()) == 3
+
+
+def test_the_dashboard_is_told() -> None:
+    heard = Heard()
+    settings = ClusterSettings(n_workers=1, options={"processes": False}, dashboard=True)
+    with start_cluster(settings, 0, heard):
+        assert [note.partition(":")[0] for note in heard.notes] == ["dashboard"]
+        assert heard.notes[0].endswith("/status")
+
+
+# Kinds of clusters
+
+
+def test_a_scheduler_that_runs(
+    scheduler: DaskProcesses, corpus: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    scheduler.start_worker()
+    pack(corpus, tmp_path / "out", shards=4, cluster=scheduler.address)
+    assert files_of(tmp_path / "out") == expected
+
+
+def test_no_scheduler_there(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", "1s")
+    import dask
+
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
+        pytest.raises(StorageError, match="no scheduler"),
+    ):
+        pack(corpus, tmp_path / "out", shards=4, cluster="tcp://127.0.0.1:1")
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_worker_comes(scheduler: DaskProcesses) -> None:
+    settings = ClusterSettings(scheduler.address, start_seconds=0.5)
+    with pytest.raises(StorageError, match=r"no worker of .* start some"), start_cluster(settings, 0, Silent()):
+        pass
+
+
+_SUBMIT = """#!{python}
+# Stands in for a batch system: runs the job at once, as a process group that the cancel command ends.
+import pathlib, subprocess, sys
+folder = pathlib.Path({folder!r})
+script = pathlib.Path(sys.argv[-1]).read_text() if len(sys.argv) > 1 else sys.stdin.read()
+log = (folder / "jobs.log").open("a")
+job = subprocess.Popen(["bash", "-c", script], start_new_session=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+with (folder / "pids").open("a") as pids:
+    pids.write(f"{{job.pid}}\\n")
+print(f"Job <{{job.pid}}>")
+"""
+_CANCEL = """#!{python}
+import contextlib, os, signal, sys
+for job in sys.argv[1:]:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(int(job), signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize(
+    ("env", "submit", "cancel"), [("pbs", "qsub", "qdel"), ("lsf", "bsub", "bkill"), ("moab", "msub", "canceljob")]
+)
+def test_job_queues(
+    env: str, submit: str, cancel: str, corpus: Path, expected: dict[str, bytes], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name, text in ((submit, _SUBMIT), (cancel, _CANCEL)):
+        (tools / name).write_text(text.format(python=sys.executable, folder=str(tmp_path)))
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    options = {"interface": "lo", "memory": "1GB", "walltime": "00:10:00", "scheduler_options": {"host": "127.0.0.1"}}
+    pack(corpus, tmp_path / "out", shards=4, cluster=ClusterSettings(env, 1, options=options))
+    assert files_of(tmp_path / "out") == expected
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 1
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() and _state(pid) != "Z" for pid in pids):
+        assert time.monotonic() < deadline, "the job outlives the run"
+        time.sleep(0.05)
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "Z"
+
+
+@pytest.mark.parametrize("env", list(JOB_QUEUES))
+def test_a_process_a_core_unless_said_otherwise(env: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: dict[str, Any] = {}
+
+    class Stand:
+        """Takes the arguments of the cluster."""
+
+        job_cls = object
+
+        def __init__(self, **options: Any) -> None:
+            started.update(options)
+
+        def adapt(self, **bounds: int) -> None:
+            started["adapt"] = bounds
+            raise RuntimeError("far enough")
+
+    from uttershard.writers.cluster import start
+
+    monkeypatch.setattr(start, "cluster_class", lambda _: Stand)
+    settings = ClusterSettings(env, 10, min_workers=3, options={"cores": 4, "memory": "8GB"})
+    with pytest.raises(StorageError, match="far enough"), start_cluster(settings, 0, Silent()):
+        pass
+    assert (started["cores"], started["processes"], started["memory"]) == (4, 4, "8GB")
+    assert started["adapt"] == {"minimum_jobs": 1, "maximum_jobs": 3}
+
+
+def test_ssh(corpus: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    with running_ssh_server(tmp_path / "keys") as server:
+        connect = {
+            "port": server.port,
+            "known_hosts": None,
+            "client_keys": [asyncssh.read_private_key(str(server.client_key))],
+        }
+        options = {
+            "hosts": ["127.0.0.1", "127.0.0.1"],
+            "connect_options": connect,
+            "remote_python": shlex.quote(sys.executable),
+        }
+        pack(corpus, tmp_path / "out", shards=4, cluster=ClusterSettings("ssh", 2, options=options))
+    assert files_of(tmp_path / "out") == expected
+
+
+def test_kubernetes_is_told_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    # No Kubernetes here: what is tested is what its class is called with.
+    calls: list[Any] = []
+
+    class KubeCluster:
+        """Has the parameters of dask-kubernetes' class that the test uses."""
+
+        def __init__(self, *, name: str | None = None, image: str | None = None, n_workers: int | None = None) -> None:
+            calls.append((name, image, n_workers))
+
+        def adapt(self, minimum: int, maximum: int) -> None:
+            calls.append((minimum, maximum))
+            raise RuntimeError("far enough")
+
+    operator = ModuleType("dask_kubernetes.operator")
+    operator.KubeCluster = KubeCluster  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "dask_kubernetes", ModuleType("dask_kubernetes"))
+    monkeypatch.setitem(sys.modules, "dask_kubernetes.operator", operator)
+    with pytest.raises(ConfigError, match="no option 'cores'; it has: image, name"):
+        ClusterSettings("kubernetes", 2, options={"cores": 3})
+    settings = ClusterSettings("kubernetes", 8, min_workers=2, options={"image": "speech:1"})
+    with pytest.raises(StorageError, match="far enough"), start_cluster(settings, 0, Silent()):
+        pass
+    assert calls == [(None, "speech:1", 2), (2, 8)]
+
+
+# Workers
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        (
+            "soundfile.py",
+            "raise ImportError('no libsndfile')",
+            r"soundfile can't be imported \(ImportError: no libsndfile\)",
+        ),
+        ("soxr-9.9.dist-info/METADATA", "Name: soxr\nVersion: 9.9\n", r"soxr is 9\.9, here it is \d"),
+    ],
+)
+def test_a_worker_that_differs_is_named_at_start(
+    scheduler: DaskProcesses, corpus: Path, tmp_path: Path, file: str, text: str, message: str
+) -> None:
+    path = tmp_path / "path" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    scheduler.start_worker(environment={"PYTHONPATH": str(tmp_path / "path")})
+    with pytest.raises(ConfigError, match=rf"tcp://127\.0\.0\.1:\d+: {message}"):
+        pack(corpus, tmp_path / "out", shards=4, cluster=scheduler.address)
+    assert not (tmp_path / "out" / "dataset.json").exists()
+
+
+# Tasks
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_a_failed_task_goes_to_another_worker(tmp_path: Path) -> None:
+    heard = Heard()
+    with start_cluster(HERE, 3, heard) as cluster:
+        tasks = [(str(tmp_path), number) for number in range(8)]
+        results = dict(cluster.run(cluster_tasks.fail_once_on_each, tasks))
+    assert sorted(results) == list(range(8))
+    assert all(worker != (tmp_path / str(number)).read_text() for number, worker in results.items())
+    assert heard.retries == 8
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_the_others_are_finished_and_the_cause_is_told() -> None:
+    finished = []
+    heard = Heard()
+    with start_cluster(HERE, 2, heard) as cluster, pytest.raises(TasksFailedError) as failed:
+        for number, _ in cluster.run(cluster_tasks.fail_third, range(10), "shard-{:06d}.tar".format):
+            finished.append(number)
+    assert sorted(finished) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert list(failed.value.causes) == ["shard-000003.tar"]
+    assert "bad sector" in failed.value.causes["shard-000003.tar"]
+    assert heard.retries == 2
+
+
+def test_a_task_that_kills_its_workers_is_given_up_and_the_others_finished() -> None:
+    finished = []
+    with (
+        start_cluster(ClusterSettings(n_workers=2), 1, Silent()) as cluster,
+        pytest.raises(TasksFailedError, match="task 3: 2 workers died over it"),
+    ):
+        for number, _ in cluster.run(cluster_tasks.die_on_third, range(10)):
+            finished.append(number)
+    assert sorted(finished) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+
+
+def test_a_verdict_ends_the_run_at_once() -> None:
+    with start_cluster(HERE, 5, Silent()) as cluster, pytest.raises(DataError, match="no shard 3"):
+        list(cluster.run(cluster_tasks.refuse_third, range(1_000_000)))
+
+
+def test_tasks_are_taken_as_they_are_needed() -> None:
+    taken = 0
+
+    def tasks() -> Iterator[int]:
+        nonlocal taken
+        for number in range(100_000):
+            taken += 1
+            yield number
+
+    with start_cluster(HERE, 5, Silent()) as cluster:
+        results = cluster.run(cluster_tasks.fail_third, tasks())
+        next(results)
+        assert taken <= 8
+        results.close()

@@ -1,0 +1,160 @@
+"""Packing through `sbatch`ed workers on a real SLURM of two nodes, while nodes and jobs go away."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpora import files_of, jsonl_corpus
+from slurm import NODES, Slurm, running_slurm
+from uttershard.writers import StatsSettings, collect_stats, index_tars, pack
+from uttershard.writers.cluster import ClusterSettings
+
+SHARDS = 12
+SETTINGS: dict[str, Any] = {"codec": "opus", "shards": SHARDS}
+"""Encoding takes long enough that a job can be lost in the midst of it."""
+
+LIMIT_SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    with running_slurm(tmp_path_factory.mktemp("slurm")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return jsonl_corpus(tmp_path_factory.mktemp("corpus"), 36, seconds=3.0, speaker="anna")
+
+
+@pytest.fixture(scope="module")
+def local(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dataset as local workers pack it."""
+    target = tmp_path_factory.mktemp("local") / "out"
+    pack(corpus, target, **SETTINGS)
+    return target
+
+
+def cluster(slurm: Slurm, **options: Any) -> ClusterSettings:
+    """Two jobs of a worker each, a node each where there are two."""
+    return ClusterSettings("slurm", 2, options={**_options(slurm), **options})
+
+
+def _options(slurm: Slurm) -> dict[str, Any]:
+    return {
+        "interface": "lo",
+        "scheduler_options": {"host": "127.0.0.1"},
+        # More than half of a node's memory: a job a node.
+        "memory": "11GB",
+        "walltime": "00:10:00",
+        "log_directory": str(slurm.folder),
+        "python": sys.executable,
+    }
+
+
+class Packing:
+    """`uttershard pack` in a process of its own."""
+
+    def __init__(self, slurm: Slurm, corpus: Path, target: Path, *arguments: str, **options: Any) -> None:
+        self.done = target / ".uttershard" / "done"
+        config = target.with_suffix(".yaml")
+        block = {"env": "slurm", "n_workers": 2, "options": {**_options(slurm), **options}}
+        config.write_text(json.dumps({"parallel": block}))  # JSON is YAML
+        command = [str(Path(sys.executable).with_name("uttershard")), "pack", str(corpus), str(target)]
+        command += ["--codec", "opus", "--shards", str(SHARDS), "--cluster-config", str(config), *arguments]
+        self.process = subprocess.Popen(
+            command, env=slurm.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def wait_for_shards(self, count: int) -> None:
+        """Wait until so many are finished."""
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while len(list(self.done.glob("*.json"))) < count:
+            assert self.process.poll() is None, self.process.communicate()[1]
+            assert time.monotonic() < deadline, "no shards"
+            time.sleep(0.01)
+
+    def finish(self) -> str:
+        """Wait for the end, which must be a good one; return what was written to standard error."""
+        _, errors = self.process.communicate(timeout=LIMIT_SECONDS)
+        assert self.process.returncode == 0, errors
+        return errors
+
+
+def test_pack_index_and_stats(
+    slurm: Slurm, corpus: Path, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in slurm.environment.items():
+        monkeypatch.setenv(name, value)
+    target = tmp_path / "out"
+    pack(corpus, target, cluster=cluster(slurm), **SETTINGS)
+    assert files_of(target) == files_of(local)
+    (target / "shard-000003.parquet").unlink()
+    index_tars([str(target)], cluster=cluster(slurm))
+    assert files_of(target) == files_of(local)
+    settings = StatsSettings(features="none")
+    collect_stats(str(target), settings, out=str(tmp_path / "there"), cluster=cluster(slurm))
+    collect_stats(str(target), settings, out=str(tmp_path / "here"), workers=1)
+    assert files_of(tmp_path / "there") == files_of(tmp_path / "here")
+    assert not slurm.jobs(), "jobs outlive the run"
+
+
+def test_a_node_drained_and_its_job_cancelled(slurm: Slurm, corpus: Path, local: Path, tmp_path: Path) -> None:
+    packing = Packing(slurm, corpus, tmp_path / "out")
+    packing.wait_for_shards(1)
+    jobs = slurm.wait_for_jobs(2)
+    assert set(jobs.values()) == set(NODES)
+    slurm.call("scontrol", "update", f"nodename={NODES[0]}", "state=drain", "reason=test")
+    try:
+        (lost,) = (job for job, node in jobs.items() if node == NODES[0])
+        slurm.call("scancel", lost)
+        packing.finish()
+    finally:
+        slurm.call("scontrol", "update", f"nodename={NODES[0]}", "state=resume")
+    assert files_of(tmp_path / "out") == files_of(local)
+
+
+def test_a_job_requeued(slurm: Slurm, corpus: Path, local: Path, tmp_path: Path) -> None:
+    packing = Packing(slurm, corpus, tmp_path / "out")
+    packing.wait_for_shards(1)
+    job = next(iter(slurm.wait_for_jobs(1)))
+    slurm.call("scontrol", "requeue", job)
+    packing.finish()
+    assert files_of(tmp_path / "out") == files_of(local)
+
+
+def test_all_jobs_cancelled_are_replaced(slurm: Slurm, corpus: Path, local: Path, tmp_path: Path) -> None:
+    packing = Packing(slurm, corpus, tmp_path / "out")
+    packing.wait_for_shards(1)
+    before = slurm.wait_for_jobs(1)
+    slurm.call("scancel", *before)
+    packing.finish()
+    assert files_of(tmp_path / "out") == files_of(local)
+
+
+def test_walltime_reached(slurm: Slurm, corpus: Path, local: Path, tmp_path: Path) -> None:
+    packing = Packing(slurm, corpus, tmp_path / "out")
+    packing.wait_for_shards(1)
+    for job in slurm.wait_for_jobs(1):
+        # SLURM counts a walltime in minutes, and lets one be shortened to what has passed already.
+        slurm.call("scontrol", "update", f"jobid={job}", "timelimit=0:01")
+    kept = {path.name: path.stat().st_mtime_ns for path in packing.done.glob("*.json")}
+    packing.process.kill()
+    packing.process.wait()
+    again = Packing(slurm, corpus, tmp_path / "out")
+    again.wait_for_shards(len(kept))
+    assert {name: (packing.done / name).stat().st_mtime_ns for name in kept} == kept, "finished shards are kept"
+    again.finish()
+    assert files_of(tmp_path / "out") == files_of(local)
+
+
+def test_a_submission_that_fails_is_told_at_once(slurm: Slurm, corpus: Path, tmp_path: Path) -> None:
+    packing = Packing(slurm, corpus, tmp_path / "out", queue="nowhere")
+    _, errors = packing.process.communicate(timeout=LIMIT_SECONDS)
+    assert packing.process.returncode == 1
+    assert "invalid partition specified: nowhere" in errors
