@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pyarrow as pa
@@ -12,17 +14,21 @@ from uttershard.pipeline.dataset.files import local_path
 from uttershard.pipeline.dataset.manifest import ShardEntry
 from uttershard.pipeline.dataset.members import is_member_of, member_name
 from uttershard.pipeline.dataset.shardset import ShardSet
-from uttershard.pipeline.dataset.sidecar import FOREIGN
+from uttershard.pipeline.dataset.sidecar import FOREIGN, SidecarInfo
 from uttershard.pipeline.dataset.tar import BLOCK, TarError, map_tar, split_name, walk_span
 from uttershard.pipeline.errors import ConfigError, DataError, UttershardError
 from uttershard.pipeline.reading.codecs import AudioError, decode
 from uttershard.pipeline.reading.members import audio_members
+from uttershard.pipeline.remote.store import Store
+from uttershard.pipeline.storage.coalesce import pieces
 
 from .describe import read_record
 from .progress import Progress, Silent
 
 _PIECE = 8 << 20
 """Bytes digested between two reports of progress."""
+_REQUESTS = 4
+"""Made at a time for one tar in a store."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,8 @@ class VerifyReport:
     nbytes: int
     deep: bool
     problems: tuple[Problem, ...]
+    unread_bytes: int = 0
+    """Bytes of tars in a store of which only the size was looked at."""
 
     @property
     def ok(self) -> bool:
@@ -57,13 +65,22 @@ class VerifyReport:
 
 
 def verify(
-    dataset: str, *, deep: bool = False, workers: int = 4, progress: Progress | None = None, storage_options: Any = None
+    dataset: str,
+    *,
+    deep: bool = False,
+    full: bool = False,
+    workers: int = 4,
+    progress: Progress | None = None,
+    storage_options: Any = None,
 ) -> VerifyReport:
     """Check sizes, digests and checksums of all shards, sidecars and utterances; with `deep` decode all audio too.
+
+    Of tars in a store only the sizes are looked at, and the sidecars are read: `full` or `deep` fetch the tars too.
 
     Args:
         dataset: Address of the dataset.
         deep: Decode every utterance and count its samples.
+        full: Read every byte, also where that means to fetch it.
         workers: Threads; checking and decoding release the GIL.
         progress: Told how far it is.
         storage_options: Keyword arguments of the dataset's fsspec file system.
@@ -80,7 +97,7 @@ def verify(
     try:
         with ThreadPoolExecutor(workers) as pool:
             for shard, found in enumerate(
-                pool.map(lambda index: _check_shard(opened, index, deep), range(len(manifest.shards)))
+                pool.map(lambda index: _check_shard(opened, index, deep, full or deep), range(len(manifest.shards)))
             ):
                 entry = manifest.shards[shard]
                 problems.extend(found)
@@ -98,26 +115,47 @@ def verify(
         nbytes=manifest.tar_bytes,
         deep=deep,
         problems=tuple(problems),
+        unread_bytes=0 if full or deep else sum(_unread(opened, index) for index in range(len(manifest.shards))),
     )
 
 
-def _check_shard(dataset: ShardSet, shard: int, deep: bool) -> list[Problem]:
+def _unread(dataset: ShardSet, shard: int) -> int:
+    return 0 if local_path(dataset.tar_address(shard)) else dataset.manifest.shards[shard].tar_bytes
+
+
+def _check_shard(dataset: ShardSet, shard: int, deep: bool, full: bool) -> list[Problem]:
     entry = dataset.manifest.shards[shard]
     try:
         dataset.check_tar_size(shard)
         rows, info = dataset.sidecar(shard)
     except UttershardError as error:
         return [Problem(entry.tar, None, None, str(error))]
-    path = local_path(dataset.tar_address(shard))
-    if path is None:
-        raise ConfigError(f"{dataset.tar_address(shard)}: verify reads local tars; copy the dataset to a disk")
-    try:
-        tar = map_tar(Path(path))
-    except UttershardError as error:
-        return [Problem(entry.tar, None, None, str(error))]
     problems = _check_totals(entry, rows)
+    path = local_path(dataset.tar_address(shard))
+    if path is None and not full:
+        return problems
+    try:
+        with nullcontext(Path(path)) if path is not None else _fetched(dataset, shard) as file:
+            return problems + _check_tar(map_tar(file), entry, rows, info, deep)
+    except UttershardError as error:
+        return [*problems, Problem(entry.tar, None, None, str(error))]
+
+
+@contextmanager
+def _fetched(dataset: ShardSet, shard: int) -> Iterator[Path]:
+    """Fetch a tar from a store into a temporary file."""
+    store, address = Store(dataset.storage_options, dataset.limits), dataset.tar_address(shard)
+    size = dataset.manifest.shards[shard].tar_bytes
+    with NamedTemporaryFile(prefix="uttershard-verify-") as file, ThreadPoolExecutor(_REQUESTS) as pool:
+        for data in pool.map(lambda piece: store.read_range(address, piece[0], piece[1], size), pieces(size)):
+            file.write(data)
+        file.flush()
+        yield Path(file.name)
+
+
+def _check_tar(tar: memoryview, entry: ShardEntry, rows: pa.Table, info: SidecarInfo, deep: bool) -> list[Problem]:
     foreign = info.naming == FOREIGN
-    problems += [
+    problems = [
         Problem(entry.tar, row["key"], row["offset"], what)
         for row, expected in _with_expected_offset(rows.to_pylist())
         # Adopted tars may hold other things between utterances.

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..dataset.digest import FileDigest
+from ..dataset.digest import FileDigest, is_of_bytes
 
 TAR_ENDING = ".tar"
 PART_ENDING = ".part"
@@ -87,6 +87,14 @@ class CacheFolder:
                 part = path.suffix == PART_ENDING
                 entries.append(Entry(path, digest, stat.st_size, stat.st_atime, stat.st_mtime, part))
         return entries
+
+    def is_right(self, entry: Entry) -> bool:
+        """Whether a tar still has its digest, or has one that says nothing of its bytes."""
+        running = FileDigest()
+        with entry.path.open("rb") as file:
+            while chunk := file.read(_DIGEST_STEP):
+                running.update(chunk)
+        return not is_of_bytes(entry.digest) or running.text() == entry.digest
 
     def nbytes(self) -> int:
         """Return the bytes of all tars and parts."""

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from .cache import cache
 from .export import export
 from .index import index
 from .info import info
@@ -25,6 +26,7 @@ app = typer.Typer(
 
 for _command in (pack, index, info, verify, plan, stats, export, merge, subset):
     app.command()(_command)
+app.add_typer(cache, name="cache")
 
 
 @app.callback(invoke_without_command=True)

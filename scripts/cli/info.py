@@ -6,18 +6,20 @@ import typer
 from uttershard.pipeline.dataset.shardset import ShardSet
 
 from .output import Json, as_bytes, as_duration, print_json, print_pairs, print_table
+from .storage import StorageOption, parse_storage_options
 
 
 def info(
     dataset: Annotated[str, typer.Argument(help="Address of the dataset: the folder that holds dataset.json.")],
     shards: Annotated[bool, typer.Option("--shards", help="List every shard.")] = False,
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """Show what a dataset holds: hours, utterances, lengths, rates, codecs, columns, digest.
 
     Reads the manifest and the sidecars, no audio.
     """
-    opened = ShardSet.open(dataset)
+    opened = ShardSet.open(dataset, parse_storage_options(storage_option))
     facts = describe(opened)
     if json:
         print_json(facts)

@@ -1,6 +1,6 @@
 """`uttershard plan`: who reads what in an epoch, in how many steps, with how much padding; no audio is read."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +15,7 @@ from uttershard.pipeline.planning.settings import Batching, Filters, Sharding
 from uttershard.pipeline.remote.retry import Limits
 
 from .output import Json, as_duration, as_share, print_json, print_table
+from .storage import StorageOption, parse_storage_options
 
 _DEFAULT_BINS = 60_000
 
@@ -58,6 +59,10 @@ def plan(
         float | None, typer.Option(help="Instead: shares like hours ** (1 / temperature), e.g. 5.")
     ] = None,
     pure: Annotated[bool, typer.Option("--pure", help="A batch is of one dataset of the mix only.")] = False,
+    windows: Annotated[
+        int | None, typer.Option(help="Parts of the epoch that each read a few tars only, for data beyond the cache.")
+    ] = None,
+    storage_option: StorageOption = None,
     batches: Annotated[bool, typer.Option("--batches", help="List every batch (with --json).")] = False,
     json: Json = False,
 ) -> None:
@@ -75,33 +80,41 @@ def plan(
         longest_first=longest_first,
         oversize=oversize,  # type: ignore[arg-type]  # Batching says which there are
         equal_steps=equal_steps,  # type: ignore[arg-type]
+        windows=windows,
     )
     sharding = Sharding(0, world_size, total_shards)
     filters = Filters(min_seconds, max_seconds, tuple(where or ()))
-    data = _open(datasets, weight, temperature, pure)
+    data = _open(datasets, weight, temperature, pure, parse_storage_options(storage_option))
     columns = load_columns(data, PlanSettings(sharding, filters, batching, seed, frame_shift))
     layout = lay_out_epoch(columns.corpus, world_size, sharding.total_shards, batching, epoch=epoch, seed=seed)
     parts = _count_parts(columns.corpus, layout, seed)
+    whole = layout
+    if windows is not None and windows > 1:
+        in_one = replace(batching, windows=None)
+        whole = lay_out_epoch(columns.corpus, world_size, sharding.total_shards, in_one, epoch=epoch, seed=seed)
     if json:
-        print_json(as_json(layout, batching, columns, parts, list_batches=batches))
+        facts = as_json(layout, batching, columns, parts, list_batches=batches)
+        print_json(facts | {"windows": windows or 1, "without_windows": _totals(whole)})
     else:
         _print_plan(layout, batching, columns)
         _print_parts(parts)
+        if whole is not layout:
+            _print_loss(windows or 1, _totals(layout), _totals(whole))
 
 
 def _open(
-    datasets: list[str], weights: list[float] | None, temperature: float | None, pure: bool
+    datasets: list[str], weights: list[float] | None, temperature: float | None, pure: bool, options: Any
 ) -> ShardSet | OpenMix:
     if len(datasets) == 1:
         for name, value in (("weight", weights), ("temperature", temperature), ("pure", pure)):
             if value:
                 raise ConfigError(f"--{name} is for a mix of several datasets: name them, or leave it out")
-        return ShardSet.open(datasets[0])
+        return ShardSet.open(datasets[0], options)
     if weights and len(weights) != len(datasets):
         raise ConfigError(f"{len(datasets)} datasets and {len(weights)} times --weight: give one for each dataset")
     given: list[float | None] = [*weights] if weights else [None] * len(datasets)
     parts = [Part(dataset, weight=weight) for dataset, weight in zip(datasets, given, strict=True)]
-    return open_mix(Mix(parts, temperature=temperature, pure=pure), None, Limits())
+    return open_mix(Mix(parts, temperature=temperature, pure=pure), options, Limits())
 
 
 def _count_parts(corpus: Corpus, layout: EpochLayout, seed: int) -> list[PartNumbers]:
@@ -201,3 +214,24 @@ def _print_parts(parts: list[PartNumbers]) -> None:
                 for part in parts
             ],
         )
+
+
+def _totals(layout: EpochLayout) -> dict[str, Any]:
+    """Return steps, padding and fill of all ranks together."""
+    ranks = layout.ranks
+    frames, padded = sum(rank.frames for rank in ranks), sum(rank.padded_frames for rank in ranks)
+    steps = sum(rank.steps for rank in ranks)
+    filled = [rank.fill * rank.steps for rank in ranks if rank.fill is not None]
+    return {
+        "steps": max(rank.steps for rank in ranks),
+        "padding": 1 - frames / padded if padded else 0.0,
+        "fill": sum(filled) / steps if filled and steps else None,
+    }
+
+
+def _print_loss(windows: int, here: dict[str, Any], whole: dict[str, Any]) -> None:
+    typer.echo(
+        f"{windows} windows: {here['steps']:,} steps, {whole['steps']:,} without windows; padding "
+        f"{as_share(here['padding'])}, {as_share(whole['padding'])} without; fill {as_share(here['fill'])}, "
+        f"{as_share(whole['fill'])} without"
+    )

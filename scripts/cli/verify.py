@@ -9,20 +9,29 @@ from uttershard.writers.verification import verify as verify_dataset
 
 from .output import Json, as_bytes, as_duration, print_json
 from .progress import bars
+from .storage import StorageOption, parse_storage_options
 
 
 def verify(
     dataset: Annotated[str, typer.Argument(help="Address of the dataset: the folder that holds dataset.json.")],
     deep: Annotated[bool, typer.Option("--deep", help="Decode all audio too, and count its samples.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Read every byte, also of tars in a store.")] = False,
     workers: Annotated[int | None, typer.Option(help="Threads; without it, one for each CPU core.")] = None,
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """Check a dataset: every size, digest and checksum, and that each utterance lies where the sidecar says.
 
-    Lists all that is damaged, with shard, id and offset. Exit status 0 only if nothing is.
+    Lists all that is damaged, with shard, id and offset. Exit status 0 only if nothing is. Tars in a store are not
+    fetched unless --full or --deep says so: their sizes are looked at, and the sidecars are read.
     """
     report = verify_dataset(
-        dataset, deep=deep, workers=workers or len(os.sched_getaffinity(0)), progress=bars(quiet=json)
+        dataset,
+        deep=deep,
+        full=full,
+        workers=workers or len(os.sched_getaffinity(0)),
+        progress=bars(quiet=json),
+        storage_options=parse_storage_options(storage_option),
     )
     if json:
         print_json({**asdict(report), "ok": report.ok})
@@ -35,5 +44,7 @@ def verify(
             f"{report.dataset}: {verdict} ({report.shards:,} shards, {report.utterances:,} utterances, "
             f"{as_duration(report.seconds)}, {as_bytes(report.nbytes)}; audio {'decoded' if deep else 'not decoded'})"
         )
+        if report.unread_bytes:
+            typer.echo(f"not read: {as_bytes(report.unread_bytes)} of tars in the store; --full reads them")
     if not report.ok:
         raise typer.Exit(1)

@@ -1,0 +1,102 @@
+"""The commands on datasets in a store, and on a cache."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from fault_proxy import FaultProxy
+from packed import run
+from s3_cases import RemoteDataset, cached_tars, tar_requests
+from s3_server import ACCESS, SECRET
+from typer.testing import CliRunner, Result
+from uttershard.pipeline.dataset.shardset import ShardSet
+from uttershard.scripts.cli.app import app
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the test server, as a user has them."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+
+
+def call(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def as_json(*arguments: str | Path, exit_code: int = 0) -> dict:
+    result = call(*arguments, "--json")
+    assert result.exit_code == exit_code, result.output
+    return json.loads(result.stdout)
+
+
+def test_info_and_plan_read_no_tar(remote: RemoteDataset, proxy: FaultProxy) -> None:
+    option = ("--storage-option", f"endpoint_url={proxy.endpoint}")
+    for command in (("info",), ("plan", "--batch-bins", "600", "--world-size", "2", "--batches")):
+        here = as_json(command[0], remote.packed.address, *command[1:])
+        there = as_json(command[0], remote.address, *command[1:], *option)
+        assert {**there, "address": None} == {**here, "address": None}
+    assert tar_requests(proxy) == []
+
+
+def test_verify_says_what_it_did_not_read(remote: RemoteDataset, proxy: FaultProxy) -> None:
+    option = ("--storage-option", f"endpoint_url={proxy.endpoint}")
+    report = as_json("verify", remote.address, *option)
+    assert report["ok"] and report["unread_bytes"] == remote.tar_bytes()
+    assert proxy.body_bytes < remote.tar_bytes() / 2
+    assert "not read: " in call("verify", remote.address, *option).stdout
+    report = as_json("verify", remote.address, "--full", *option)
+    assert report["ok"] and report["unread_bytes"] == 0
+    assert proxy.body_bytes > remote.tar_bytes()
+
+
+def test_verify_finds_damage_in_the_store(remote: RemoteDataset, tmp_path: Path) -> None:
+    broken = remote.packed.copy(tmp_path / "broken")
+    cut, flipped, stale = broken.tar(1), broken.tar(2), broken.sidecar(3)
+    cut.write_bytes(cut.read_bytes()[:-512])
+    damaged = bytearray(flipped.read_bytes())
+    damaged[3000] ^= 1
+    flipped.write_bytes(damaged)
+    stale.write_bytes(broken.sidecar(4).read_bytes())
+    address = remote.server.upload(broken.address, "broken")
+    option = ("--storage-option", f"endpoint_url={remote.server.endpoint}")
+    found = as_json("verify", address, *option, exit_code=1)
+    assert [problem["shard"] for problem in found["problems"]] == ["shard-000001.tar", "shard-000003.tar"]
+    found = as_json("verify", address, "--full", *option, exit_code=1)
+    assert [problem["shard"] for problem in found["problems"]] == [f"shard-00000{shard}.tar" for shard in (1, 2, 3)]
+
+
+def test_plan_reports_what_windows_cost(remote: RemoteDataset) -> None:
+    command = ("plan", remote.packed.address, "--batch-bins", "600", "--windows", "4")
+    facts = as_json(*command)
+    assert facts["windows"] == 4
+    assert facts["without_windows"]["steps"] <= facts["steps"]
+    assert "4 windows: " in call(*command).stdout
+
+
+def test_cache_ls_prune_verify(remote: RemoteDataset, tmp_path: Path) -> None:
+    list(run(remote.loader(cache=tmp_path), 0))
+    listed = as_json("cache", "ls", tmp_path)
+    assert listed["bytes"] == remote.tar_bytes()
+    digests = {shard.tar_digest for shard in ShardSet.open(str(remote.packed.address)).manifest.shards}
+    assert {entry["digest"] for entry in listed["entries"]} == digests
+    assert "8 files" in call("cache", "ls", tmp_path).stdout
+    assert as_json("cache", "verify", tmp_path) == {"folder": str(tmp_path), "checked": 8, "removed": []}
+
+    damaged = cached_tars(tmp_path)[0]
+    damaged.chmod(0o644)
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    assert len(as_json("cache", "verify", tmp_path, exit_code=1)["removed"]) == 1
+    assert not damaged.exists()
+
+    (tmp_path / "xxh3_128-0.part").write_bytes(bytes(10))
+    for age, path in enumerate(cached_tars(tmp_path)):
+        os.utime(path, (1_000_000 + age, 1_000_000))
+    pruned = as_json("cache", "prune", tmp_path, "--to", str(remote.tar_bytes() // 2))
+    assert pruned["bytes"] <= remote.tar_bytes() // 2
+    assert not (tmp_path / "xxh3_128-0.part").exists()
+    assert as_json("cache", "prune", tmp_path)["bytes"] == 0
+    assert call("cache", "ls", tmp_path / "nothing").exit_code != 0
