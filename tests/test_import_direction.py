@@ -25,6 +25,7 @@ ROOMS = {
     "reading": {"planning", "storage", "dataset", "errors"},
     "loader": {"reading", "planning", "storage", "dataset", "remote", "errors"},
     "testing": {"loader", "reading"},
+    "espnet": {"loader", "reading", "planning", "dataset", "errors"},
 }
 """Each room of `pipeline`, and those it may import. `pipeline/__init__.py` stands above them all."""
 
