@@ -4,8 +4,8 @@ libsndfile takes its sample count from the last page that it finds, and skips da
 is held against its own page structure first, and the decoded count against the promised one. Of a chained file it
 decodes the first stream alone; here its links are decoded one by one.
 
-A part is cut out by decoding from the start, which keeps no more than the part: libsndfile's seeking is off by some
-samples in Vorbis near the end, and in Opus until its filters have settled.
+A part is cut out of Opus by seeking to a second before it. Of Vorbis, in which libsndfile's seeking is off by some
+samples near the end, all before the part is decoded and forgotten.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from .base import (
 from .ogg_pages import HEADER_BYTES, LARGEST_PAGE_BYTES, checked_links, closing_serial, serial_at
 
 _BLOCK = 65_536
+_SEEKABLE = frozenset({"opus"})
 
 
 class DamagedError(AudioError):
@@ -126,15 +127,20 @@ def _codec(name: str, magic: bytes, extension: str, endings: frozenset[str]) -> 
 
     def cut(file: BinaryIO, first: int, last: int) -> Samples:
         file.seek(0)
-        data = memoryview(file.read())
+        links = checked_links(memoryview(file.read()))
         kept, position = [], 0
-        for link in checked_links(data):
+        for link in links:
             try:
                 with soundfile.SoundFile(io.BytesIO(link)) as stream:
+                    if name in _SEEKABLE and len(links) == 1:
+                        # The decoder has forgotten what came before after the second that is thrown away.
+                        position = stream.seek(max(0, first - stream.samplerate))
                     for block in stream.blocks(_BLOCK, dtype="float32"):
                         if position < last and position + len(block) > first:
                             kept.append(block[max(0, first - position) : last - position].copy())
                         position += len(block)
+                        if position >= last:
+                            break
             except soundfile.LibsndfileError as error:
                 raise AudioError(f"damaged {name} stream: {error.error_string}") from error
             if position >= last:
