@@ -17,7 +17,10 @@ from .progress import bars
 def pack(
     source: Annotated[
         str,
-        typer.Argument(help="The corpus: a Kaldi directory, a .jsonl, .csv or .tsv manifest, or a folder of audio."),
+        typer.Argument(
+            help="The corpus: a directory, manifest, archive (.tar, .tar.gz, .zip) or pattern of any kind that --from "
+            "names, here or at an address that fsspec knows."
+        ),
     ],
     target: Annotated[str, typer.Argument(help="Folder of the dataset; made if it is not there.")],
     from_: Annotated[
