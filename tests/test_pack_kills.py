@@ -1,0 +1,319 @@
+"""Packing on a cluster while workers, the scheduler and the client are killed, disks fill and sources go away."""
+
+import os
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpora import files_of, jsonl_corpus, read_errors
+from dask_processes import DaskProcesses, dask_processes
+from uttershard.pipeline.errors import ConfigError, DataError, StorageError
+from uttershard.writers import pack
+from uttershard.writers.cluster import ClusterSettings, TasksFailedError
+from uttershard.writers.cluster import tasks as cluster_module
+from uttershard.writers.commit import NoSpaceError
+from uttershard.writers.lock import hold_lock
+
+SHARDS = 12
+SETTINGS: dict[str, Any] = {"codec": "opus", "shards": SHARDS}
+HERE = ClusterSettings(n_workers=2, options={"processes": False})
+LIMIT_SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return jsonl_corpus(tmp_path_factory.mktemp("corpus"), 36, seconds=3.0)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    target = tmp_path_factory.mktemp("undisturbed") / "out"
+    pack(corpus, target, workers=2, **SETTINGS)
+    return files_of(target)
+
+
+@pytest.fixture
+def dask(tmp_path: Path) -> Iterator[DaskProcesses]:
+    with dask_processes(tmp_path, 2) as processes:
+        yield processes
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "PAUSES_SECONDS", (0.0,))
+
+
+def start_client(corpus: Path, target: Path, address: str) -> "subprocess.Popen[str]":
+    command = [
+        str(Path(sys.executable).with_name("uttershard")),
+        "pack",
+        str(corpus),
+        str(target),
+        "--cluster",
+        address,
+    ]
+    command += ["--codec", "opus", "--shards", str(SHARDS)]
+    environment = {**os.environ, "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def count_done(target: Path) -> int:
+    return len(list((target / ".uttershard" / "done").glob("*.json")))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_killed_again_and_again(
+    corpus: Path, undisturbed: dict[str, bytes], dask: DaskProcesses, tmp_path: Path, seed: int
+) -> None:
+    """Workers, the scheduler and the client are killed by turns; whoever is dead is started again, until it is done."""
+    chance, target, killed = random.Random(seed), tmp_path / "out", []
+    deadline = time.monotonic() + LIMIT_SECONDS
+    client = start_client(corpus, target, dask.address)
+    victims = ["worker", "client", "scheduler", "worker"]
+    chance.shuffle(victims)
+    finished = 0
+    while client.poll() is None or client.returncode != 0:
+        assert time.monotonic() < deadline, dask.log()
+        if client.poll() is not None:
+            client = start_client(corpus, target, dask.address)
+        done = count_done(target)
+        if victims and done > finished and not (target / "dataset.json").exists():
+            finished = done
+            killed.append(victims.pop())
+            if killed[-1] == "worker":
+                worker = dask.workers.pop(chance.randrange(len(dask.workers)))
+                worker.kill()
+                worker.wait()
+                dask.start_worker()
+            elif killed[-1] == "client":
+                client.kill()
+            else:
+                assert dask.scheduler is not None
+                dask.scheduler.kill()
+                dask.scheduler.wait()
+                dask.start_scheduler()
+                for worker in dask.workers:
+                    worker.kill()
+                    worker.wait()
+                dask.workers = []
+                dask.start_worker()
+                dask.start_worker()
+        time.sleep(0.01)
+    client.communicate()
+    assert len(killed) >= 3, "it was over before it could be disturbed"
+    assert files_of(target) == undisturbed
+
+
+def test_ctrl_c_once(corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    command = [str(Path(sys.executable).with_name("uttershard")), "pack", str(corpus), str(target), "--workers", "2"]
+    command += ["--codec", "opus", "--shards", str(SHARDS)]
+    client = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not count_done(target):
+        assert client.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.killpg(client.pid, signal.SIGINT)  # as a terminal does: to the workers, too
+    _, errors = client.communicate(timeout=LIMIT_SECONDS)
+    assert client.returncode == 130
+    assert f"of {SHARDS} shards are done and kept. Run the same command again to go on" in errors
+    assert "Traceback" not in errors
+    kept = count_done(target)
+    assert 1 <= kept < SHARDS
+    assert not list((target / ".uttershard" / "tmp").iterdir())
+    pack(corpus, target, workers=2, **SETTINGS)
+    assert files_of(target) == undisturbed
+
+
+def _small_files(limit: int) -> tuple[str, ...]:
+    """Return a command that runs a worker which can't write larger files: its disk is full."""
+    code = (
+        "import os, resource, sys\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    return sys.executable, "-c", code
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_a_full_disk_on_one_worker(corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+    smallest = min(len(data) for name, data in undisturbed.items() if name.endswith(".tar"))
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+    with dask_processes(tmp_path, 1) as dask:
+        dask.start_worker(host="127.0.0.2", prefix=_small_files(smallest // 2))
+        pack(corpus, tmp_path / "out", cluster=dask.address, **SETTINGS)
+        assert all(worker.poll() is None for worker in dask.workers)
+    assert files_of(tmp_path / "out") == undisturbed
+
+
+def test_a_full_disk_everywhere_is_told_at_once(corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+    smallest = min(len(data) for name, data in undisturbed.items() if name.endswith(".tar"))
+    with dask_processes(tmp_path, 0) as dask:
+        dask.start_worker(prefix=_small_files(smallest // 2))
+        with pytest.raises(NoSpaceError, match=f"of {SHARDS} shards are done and kept. Free space"):
+            pack(corpus, tmp_path / "out", cluster=dask.address, **SETTINGS)
+
+
+def test_a_source_that_is_away_for_a_while(
+    corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "PAUSES_SECONDS", (0.2,))
+    audio, away = corpus.parent / "audio", corpus.parent / "away"
+    target = tmp_path / "out"
+    over = threading.Event()
+
+    def take_away() -> None:
+        """Hide the audio once the first shard is done, and bring it back when tasks have failed for it."""
+        while not over.is_set() and count_done(target) < 1:
+            time.sleep(0.001)
+        audio.rename(away)
+        over.wait(1.5)
+        away.rename(audio)
+
+    thief = threading.Thread(target=take_away)
+    thief.start()
+    try:
+        pack(corpus, target, cluster=HERE, retries=100, **SETTINGS)
+    finally:
+        over.set()
+        thief.join()
+    assert files_of(target) == undisturbed
+    assert not read_errors(target)
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_a_source_that_stays_away_costs_its_shards_only(
+    corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from uttershard.writers import pack_shard
+
+    fetch = pack_shard.fetch
+
+    def broken(uri: str, *arguments: Any) -> Any:
+        if uri.endswith("utt017.flac"):
+            raise OSError(5, "Input/output error", uri)
+        return fetch(uri, *arguments)
+
+    target = tmp_path / "out"
+    monkeypatch.setattr(pack_shard, "fetch", broken)
+    with pytest.raises(
+        TasksFailedError, match=r"1 given up after all retries: shard-\d{6}\.tar: .*utt017\.flac.*Input/output"
+    ):
+        pack(corpus, target, cluster=HERE, retries=2, **SETTINGS)
+    assert count_done(target) == SHARDS - 1
+    assert not (target / "dataset.json").exists()
+    times = {path.name: path.stat().st_mtime_ns for path in target.glob("*.tar")}
+    monkeypatch.setattr(pack_shard, "fetch", fetch)
+    pack(corpus, target, cluster=HERE, **SETTINGS)
+    assert files_of(target) == undisturbed
+    assert {name: (target / name).stat().st_mtime_ns for name in times} == times, "only what was missing is made"
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_refusals_that_ended_a_run_are_tried_again(
+    corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from uttershard.pipeline.reading.codecs import AudioError
+    from uttershard.writers import pack_shard
+
+    fetch = pack_shard.fetch
+
+    def forbidden(uri: str, *arguments: Any) -> Any:
+        if "utt01" in uri:
+            raise AudioError("Permission denied")
+        return fetch(uri, *arguments)
+
+    monkeypatch.setattr(pack_shard, "fetch", forbidden)
+    with pytest.raises(DataError, match="utterances refused"):
+        pack(corpus, tmp_path / "out", cluster=HERE, max_errors=1, **SETTINGS)
+    monkeypatch.setattr(pack_shard, "fetch", fetch)
+    pack(corpus, tmp_path / "out", cluster=HERE, max_errors=1, **SETTINGS)
+    assert {name: data for name, data in files_of(tmp_path / "out").items() if name != "errors.jsonl"} == undisturbed
+
+
+def test_a_worker_lost_for_good_and_no_other(corpus: Path, tmp_path: Path) -> None:
+    with dask_processes(tmp_path, 1) as dask:
+
+        def kill_soon() -> None:
+            deadline = time.monotonic() + LIMIT_SECONDS
+            while count_done(tmp_path / "out") < 1 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            dask.workers[0].kill()
+
+        killer = threading.Thread(target=kill_soon)
+        killer.start()
+        settings = ClusterSettings(dask.address, start_seconds=3)
+        with pytest.raises(StorageError, match=r"there has been no worker for|workers died over it"):
+            pack(corpus, tmp_path / "out", cluster=settings, **SETTINGS)
+        killer.join()
+    assert count_done(tmp_path / "out") >= 1
+
+
+def foreign_holder(path: Path, beats: bool) -> "subprocess.Popen[bytes]":
+    """Hold a lock as a process on another host would, whose kernel shares no locks with this one."""
+    code = (
+        "import sys, time\n"
+        "count = 0\n"
+        "while True:\n"
+        "    open(sys.argv[1], 'w').write(f'host elsewhere pid 77 beat {count:012d}\\n')\n"
+        f"    count += {int(beats)}\n"
+        "    print(count, flush=True)\n"
+        "    time.sleep(0.1)\n"
+    )
+    path.parent.mkdir(parents=True)
+    holder = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    return holder
+
+
+def test_a_job_that_runs_on_another_host_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "out" / ".uttershard" / "lock"
+    holder = foreign_holder(path, beats=True)
+    try:
+        with pytest.raises(ConfigError, match="out is being packed by host elsewhere pid 77: wait"), hold_lock(path):
+            pass
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_the_lock_of_a_dead_job_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "out" / ".uttershard" / "lock"
+    holder = foreign_holder(path, beats=False)
+    holder.kill()
+    holder.wait()
+    assert "elsewhere" in path.read_text()
+    with hold_lock(path, dead_seconds=1.0):
+        assert f"pid {os.getpid()}" in path.read_text()
+    assert path.read_text() == "", "nobody has to be watched after a good end"
+
+
+def test_a_holder_counts_up(tmp_path: Path) -> None:
+    path = tmp_path / "out" / ".uttershard" / "lock"
+    with hold_lock(path, beat_seconds=0.01):
+        first, deadline = path.read_text(), time.monotonic() + LIMIT_SECONDS
+        while path.read_text() == first:
+            assert time.monotonic() < deadline
+
+
+def test_no_clock_that_can_jump_is_asked(repository: Path) -> None:
+    asked = [
+        f"{path.name}:{number}"
+        for path in sorted((repository / "writers").rglob("*.py"))
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if re.search(r"\btime\.time\(|\bdatetime\b|\bfrom time import time\b", line)
+    ]
+    assert asked == [], "time.monotonic() does not jump"
