@@ -184,11 +184,11 @@ def _sharding(dataset: Any, mode: str, settings: Mapping[str, Any]) -> dict[str,
 
 def _from_dataloader(section: dict[str, Any]) -> dict[str, Any]:
     """Translate the settings of a plain DataLoader."""
+    if "batch_bins" in section:
+        raise ConfigError(_IGNORED.format(setting=f"batch_bins: {section['batch_bins']}", type="no iter_factory"))
     given = _known(
         section, "dataloader", ("batch_size", "shuffle", *_LOADER_KEYS), ("iter_factory", "collate_fn", "drop_last")
     )
-    if "batch_bins" in section:
-        raise ConfigError(_IGNORED.format(setting=f"batch_bins: {section['batch_bins']}", type="no iter_factory"))
     if section.get("drop_last"):
         raise ConfigError(
             "`drop_last: true` of a plain DataLoader: a ShardLoader makes equal steps without dropping; leave it out, "
