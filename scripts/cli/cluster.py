@@ -1,6 +1,8 @@
 """Options of all commands that run on workers: where, how many, how often again."""
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -32,3 +34,13 @@ def chosen_cluster(name: str | None, config: str | None, workers: int | None, da
     return dataclasses.replace(
         settings, n_workers=workers or settings.n_workers, dashboard=dashboard or settings.dashboard
     )
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """Tell how far a job got that Ctrl-C has stopped (click would end without a word)."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        typer.echo(f"uttershard: {stop or 'stopped'}", err=True)
+        raise typer.Exit(130) from None

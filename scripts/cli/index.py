@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from uttershard.writers.index import index_tars
 
-from .cluster import ClusterConfig, ClusterName, Dashboard, Retries, Workers, chosen_cluster
+from .cluster import ClusterConfig, ClusterName, Dashboard, Retries, Workers, chosen_cluster, stoppable
 from .output import Json, as_duration, print_json
 from .progress import bars
 
@@ -53,18 +53,19 @@ def index(
 
         uttershard index s3://bucket/train-{0000..0999}.tar --out train
     """
-    summary = index_tars(
-        tars,
-        out=out,
-        columns=tuple(column or ()),
-        naming=naming,
-        manifests=manifests,
-        checksums=checksums,
-        unique_ids=unique_ids,
-        cluster=chosen_cluster(cluster, cluster_config, workers, dashboard),
-        retries=retries,
-        progress=bars(quiet=json),
-    )
+    with stoppable():
+        summary = index_tars(
+            tars,
+            out=out,
+            columns=tuple(column or ()),
+            naming=naming,
+            manifests=manifests,
+            checksums=checksums,
+            unique_ids=unique_ids,
+            cluster=chosen_cluster(cluster, cluster_config, workers, dashboard),
+            retries=retries,
+            progress=bars(quiet=json),
+        )
     if json:
         print_json(asdict(summary))
         return

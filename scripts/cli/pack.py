@@ -9,7 +9,7 @@ from uttershard.writers import pack as pack_corpus
 from uttershard.writers.settings import parse_max_errors, parse_size
 from uttershard.writers.sources import source_names
 
-from .cluster import ClusterConfig, ClusterName, Dashboard, Retries, Workers, chosen_cluster
+from .cluster import ClusterConfig, ClusterName, Dashboard, Retries, Workers, chosen_cluster, stoppable
 from .output import Json, as_bytes, as_duration, print_json
 from .progress import bars
 
@@ -75,27 +75,28 @@ def pack(
 
         uttershard pack train.jsonl shards/train --codec flac --sample-rate 16000 --shards 64
     """
-    summary = pack_corpus(
-        source,
-        target,
-        from_=from_,
-        progress=bars(quiet=json),
-        codec=codec,
-        sample_rate=sample_rate,
-        channels=channels,
-        shards=shards,
-        shard_bytes=parse_size(shard_size),
-        multiple=multiple,
-        columns=tuple(column or ()),
-        seed=seed,
-        cluster=chosen_cluster(cluster, cluster_config, workers, dashboard),
-        retries=retries,
-        on_error=on_error,
-        max_errors=parse_max_errors(max_errors),
-        overwrite=overwrite,
-        allow_pipes=allow_pipes,
-        source_options=_options(option or []),
-    )
+    with stoppable():
+        summary = pack_corpus(
+            source,
+            target,
+            from_=from_,
+            progress=bars(quiet=json),
+            codec=codec,
+            sample_rate=sample_rate,
+            channels=channels,
+            shards=shards,
+            shard_bytes=parse_size(shard_size),
+            multiple=multiple,
+            columns=tuple(column or ()),
+            seed=seed,
+            cluster=chosen_cluster(cluster, cluster_config, workers, dashboard),
+            retries=retries,
+            on_error=on_error,
+            max_errors=parse_max_errors(max_errors),
+            overwrite=overwrite,
+            allow_pipes=allow_pipes,
+            source_options=_options(option or []),
+        )
     if json:
         print_json(asdict(summary))
         return

@@ -7,7 +7,7 @@ from uttershard.pipeline.errors import ConfigError
 from uttershard.writers.stats.collect import collect_stats
 from uttershard.writers.stats.settings import FEATURES, StatsSettings
 
-from .cluster import ClusterConfig, ClusterName, Dashboard, Retries, Workers, chosen_cluster
+from .cluster import ClusterConfig, ClusterName, Dashboard, Retries, Workers, chosen_cluster, stoppable
 from .output import Json, as_share, print_json, print_pairs, print_table
 from .progress import bars
 
@@ -56,14 +56,15 @@ def stats(
         tokenizer=tokenizer,
         silence_dbfs=silence,
     )
-    summary = collect_stats(
-        dataset,
-        settings,
-        out=out,
-        cluster=chosen_cluster(cluster, cluster_config, workers, dashboard),
-        retries=retries,
-        progress=bars(quiet=json),
-    )
+    with stoppable():
+        summary = collect_stats(
+            dataset,
+            settings,
+            out=out,
+            cluster=chosen_cluster(cluster, cluster_config, workers, dashboard),
+            retries=retries,
+            progress=bars(quiet=json),
+        )
     if json:
         print_json({"path": summary.path, "already_complete": summary.already_complete, **summary.stats.body})
         return

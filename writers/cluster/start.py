@@ -20,6 +20,7 @@ from .workers import check_workers
 
 _DEFAULT_JOB_MEMORY = "2GB"
 _POLL_SECONDS = 0.2
+_NO_INTERRUPTS = f"{__package__}.no_interrupts"
 
 
 @contextlib.contextmanager
@@ -85,8 +86,8 @@ def _local(settings: ClusterSettings) -> Any:
         "n_workers": settings.n_workers or len(os.sched_getaffinity(0)),
         "threads_per_worker": 1,
         "processes": True,
-        # Threads of this process talk without a port.
-        "host": "127.0.0.1" if settings.options.get("processes", True) else None,
+        # Threads of this process talk without a port, and leave its signals alone.
+        **({"host": "127.0.0.1", "preload": [_NO_INTERRUPTS]} if settings.options.get("processes", True) else {}),
         "dashboard_address": "127.0.0.1:0",
         "scheduler_kwargs": {"dashboard": settings.dashboard},
         # Lost workers are replaced and their tasks given out again: nothing a person has to read about.
