@@ -152,7 +152,7 @@ class Batching:
             put it "alone" in a batch that is over the budget.
         equal_steps: how all ranks come to the same number of steps: "split" (poorer ranks cut finer; nothing lost
             or repeated), "drop" (richer ranks leave batches out), "pad" (poorer ranks repeat batches), or "off".
-        bucket_width: relative width of a length bucket; 0.015 keeps padding under 1 % with room to shuffle.
+        bucket_width: relative width of a length bucket; 0.0125 keeps padding well under 1 % with room to shuffle.
         windows: parts of an epoch that batches do not mix, each reading a few tars only; for data larger than the
             cache. None for one.
         shuffle: other batches in every epoch, in random order. Without, every epoch that reads the same utterances
@@ -171,7 +171,7 @@ class Batching:
     longest_first: bool = False
     oversize: Oversize = "error"
     equal_steps: EqualSteps = "split"
-    bucket_width: float = 0.015
+    bucket_width: float = 0.0125
     windows: int | None = None
     shuffle: bool = True
     rules: EspnetRules | None = None
