@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
+from packed import Packed, run, seen
 from planning_cases import Case, cases, columns_of
+from torch.utils.data import DataLoader
 from uttershard.pipeline.errors import ConfigError, ShardingError
 from uttershard.pipeline.planning.batch_types import EspnetRules
 from uttershard.pipeline.planning.categories import category_probabilities, take_balanced, take_in_turn
@@ -320,3 +322,21 @@ def test_columns_need_no_values_for_utterances_that_are_filtered_out() -> None:
     filters = Filters(where="gaps is not None")
     corpus = build_corpus(columns, rows_per_tar=[3], total_shards=1, filters=filters, rules=rules)
     assert corpus.lengths.tolist() == [[1, 0, 3]]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch_type": "numel", "batch_bins": 2_000, "length_columns": ("frames", "text_chars"), "length_dims": (3, 1)},
+        {"batch_type": "catbel", "batch_size": 4, "category": "speaker"},
+        {"batch_type": "catpow", "batch_bins": 300, "category": "speaker"},
+    ],
+)
+def test_processes_make_the_same_batches(flac: Packed, settings: dict[str, Any]) -> None:
+    expected = [list(run(flac.loader(rank=rank, world_size=2, **settings), 0, 1)) for rank in range(2)]
+    assert len(expected[0]) == len(expected[1])
+    processes = flac.loader(rank=1, world_size=2, num_workers=2, multiprocessing_context="fork", **settings)
+    assert list(run(processes, 0, 1)) == expected[1]
+    plain = flac.loader(rank=1, world_size=2, **settings)
+    data = DataLoader(plain.dataset, batch_size=None, num_workers=1, multiprocessing_context="forkserver")
+    assert list(map(seen, data)) == [batch for batch in expected[1] if batch.epoch == 0]
