@@ -5,31 +5,38 @@ depends on the ids, their durations, the seed and the number of shards, and on n
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 from uttershard.pipeline.errors import ConfigError
 
 _MICROSECONDS = 1_000_000
+_RUN = 65_536
 
 
-def shuffle(keys: Sequence[str], seed: int) -> NDArray[np.int64]:
+Keys: TypeAlias = Sequence[str] | pa.ChunkedArray
+"""Ids; as an Arrow column they are Python strings a run at a time and never all at once."""
+
+
+def shuffle(keys: Keys, seed: int) -> NDArray[np.int64]:
     """Return the order of the utterances: by xxh3_64 of the id under the seed, then by the id itself."""
     hashes = np.fromiter(
-        (xxhash.xxh3_64_intdigest(key.encode("utf-8"), seed) for key in keys), dtype=np.uint64, count=len(keys)
+        (xxhash.xxh3_64_intdigest(key.encode("utf-8"), seed) for key in _strings(keys)), np.uint64, len(keys)
     )
     order = np.argsort(hashes, kind="stable").astype(np.int64)
     # Two of a million ids meet in 64 bits once in 37 million corpora, but then the order must not be the listing's.
     ranked = hashes[order]
     for at in np.flatnonzero(ranked[1:] == ranked[:-1]).tolist():
-        if keys[order[at]] > keys[order[at + 1]]:
+        if str(keys[int(order[at])]) > str(keys[int(order[at + 1])]):
             order[[at, at + 1]] = order[[at + 1, at]]
     return order
 
 
-def assign(keys: Sequence[str], seconds: NDArray[np.float64], shards: int, seed: int) -> list[NDArray[np.int64]]:
+def assign(keys: Keys, seconds: NDArray[np.float64], shards: int, seed: int) -> list[NDArray[np.int64]]:
     """Return the rows of each shard, in the order in which they are packed.
 
     Args:
@@ -47,13 +54,22 @@ def assign(keys: Sequence[str], seconds: NDArray[np.float64], shards: int, seed:
     loads = np.maximum(1, np.rint(seconds * _MICROSECONDS)).astype(np.int64)
     shard_of = np.empty(len(order), dtype=np.int64)
     heap = [(0, shard) for shard in range(shards)]
-    for place, load in enumerate(loads[order].tolist()):
-        total, shard = heap[0]
-        shard_of[place] = shard
-        heapq.heapreplace(heap, (total + load, shard))
+    for start in range(0, len(order), _RUN):
+        for place, load in enumerate(loads[order[start : start + _RUN]].tolist(), start):
+            total, shard = heap[0]
+            shard_of[place] = shard
+            heapq.heapreplace(heap, (total + load, shard))
     by_shard = np.argsort(shard_of, kind="stable")
     bounds = np.searchsorted(shard_of[by_shard], np.arange(1, shards))
     return np.split(order[by_shard], bounds)
+
+
+def _strings(keys: Keys) -> Iterator[str]:
+    if not isinstance(keys, pa.ChunkedArray):
+        yield from keys
+        return
+    for start in range(0, len(keys), _RUN):
+        yield from keys.slice(start, _RUN).to_pylist()
 
 
 def shard_count(utterances: int, estimated_bytes: int, *, shards: int | None, shard_bytes: int, multiple: int) -> int:
