@@ -1,16 +1,16 @@
 """Train a small CTC model from a packed dataset, on one process or many, and go on after anything that stops it.
 
-    python scripts/train_ctc.py demo-shards/train --run runs/ctc
-    torchrun --nproc-per-node 2 scripts/train_ctc.py demo-shards/train --run runs/ctc --resume
+    python scripts/train_ctc.py demo-shards/train --folder runs/ctc
+    torchrun --nproc-per-node 2 scripts/train_ctc.py demo-shards/train --folder runs/ctc --resume
 
 Rank and world size are nowhere in here but where the processes meet: the loader finds them, gives each rank its part of
 an epoch and all of them the same number of steps. A checkpoint holds the model, the optimizer and what the loader says
 it has handed out. A run that was killed goes on with the batch after the last one that the checkpoint knows of, also
 with another number of processes: the rest of the epoch is dealt anew, and no utterance comes twice or not at all.
 
-On a CPU a resumed run ends with the weights of an undisturbed one to the bit, if it has as many processes and threads
-(of two; with more, the order in which they add up gradients may differ). On a GPU the gradient of CTC is not
-deterministic.
+On a CPU, one or two processes that are resumed with as many threads end with the weights of an undisturbed run to the
+bit. More of them add up gradients in an order that torch changes after the first step, so theirs are equal but for
+rounding. On a GPU the gradient of CTC is not deterministic.
 """
 
 import argparse
@@ -285,7 +285,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", help="address of a packed dataset")
-    parser.add_argument("--run", type=Path, required=True, help="folder for the checkpoint")
+    parser.add_argument("--folder", type=Path, required=True, help="for the checkpoint")
     parser.add_argument("--resume", action="store_true", help="go on with the run in that folder, if there is one yet")
     parser.add_argument("--epochs", type=int, default=Recipe.epochs, help="epochs in all (%(default)s)")
     parser.add_argument(
@@ -308,7 +308,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         train(
             arguments.dataset,
-            arguments.run,
+            arguments.folder,
             recipe,
             resume=arguments.resume,
             batch_bins=arguments.batch_bins,
