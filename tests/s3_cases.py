@@ -14,7 +14,7 @@ from uttershard.pipeline.dataset.shardset import ShardSet
 
 PATIENT = {"read_timeout": 20.0, "read_deadline": 100.0}
 """For what must succeed: a busy machine is no fault."""
-HASTY = {"read_timeout": 0.7, "read_deadline": 3.0}
+HASTY = {"read_timeout": 0.4, "read_deadline": 1.5}
 """For what must fail: the error comes at these limits."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from s3_cases import HASTY, RemoteDataset, tar_requests
 from s3_server import ACCESS, SECRET
 from uttershard.pipeline import ShardLoader, ShardSet
 from uttershard.pipeline.errors import DataError, StorageError
+from uttershard.pipeline.remote import obstore_s3
 from uttershard.pipeline.remote.faults import redact
 from uttershard.pipeline.remote.retry import LONGEST_PAUSE, Limits, pause_before
 
@@ -38,6 +40,14 @@ ENDLESS = {
 WORKERS = {"num_workers": 2, "multiprocessing_context": "fork"}
 
 
+@pytest.fixture(autouse=True, params=["s3fs", "obstore"])
+def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How tars are fetched; obstore wherever it is installed, and not forbidden."""
+    if request.param == "s3fs":
+        monkeypatch.setattr(obstore_s3, "INSTALLED", False)
+    return str(request.param)
+
+
 def storages(folder: Path) -> list[dict[str, Any]]:
     return [{}, {"cache": folder}]
 
@@ -57,29 +67,40 @@ def test_a_fault_that_passes_changes_nothing(
         assert proxy.faults[0].times == 0
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_that_stays_is_explained(remote: RemoteDataset, proxy: FaultProxy, tmp_path: Path, name: str) -> None:
+def for_ever(name: str) -> Fault:
     # Every attempt gets a little further in the body: those that go on at the byte have to be stopped at once.
-    fault = {key: (0 if key.endswith("_after") else value) for key, value in FAULTS[name].items()}
-    for settings in storages(tmp_path):
-        proxy.faults = [Fault(match=".tar", **fault)]
-        with pytest.raises(StorageError, match=ENDLESS[name]) as caught:
-            list(run(remote.hasty_loader(proxy, **settings), 0))
-        message = str(caught.value)
-        assert f"{remote.address}/shard-" in message
-        assert "bytes" in message and "attempts in" in message and "read_deadline" in message
+    return Fault(match=".tar", **{key: 0 if key.endswith("_after") else value for key, value in FAULTS[name].items()})
 
 
-@pytest.mark.parametrize("name", ["503", "stall"])
-def test_a_fault_that_stays_reaches_the_trainer_from_a_worker(
-    remote: RemoteDataset, proxy: FaultProxy, name: str
+def check_explained(remote: RemoteDataset, error: StorageError, name: str) -> None:
+    message = str(error)
+    assert re.search(ENDLESS[name], message)
+    assert f"{remote.address}/shard-" in message
+    assert "bytes" in message and "attempts in" in message and "read_deadline" in message
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_that_stays_is_explained(remote: RemoteDataset, proxy: FaultProxy, name: str) -> None:
+    proxy.faults = [for_ever(name)]
+    with pytest.raises(StorageError) as caught:
+        list(run(remote.hasty_loader(proxy), 0))
+    check_explained(remote, caught.value, name)
+
+
+@pytest.mark.parametrize("where", ["cache", "workers"])
+def test_a_fault_that_stays_is_explained_by_whoever_fetches(
+    remote: RemoteDataset, proxy: FaultProxy, tmp_path: Path, where: str
 ) -> None:
-    proxy.faults = [Fault(match=".tar", **FAULTS[name] | ({"stall_after": 0} if name == "stall" else {}))]
-    with pytest.raises(StorageError, match="attempts in"):
-        list(run(remote.hasty_loader(proxy, **WORKERS), 0))
+    proxy.faults = [for_ever("stall")]
+    with pytest.raises(StorageError) as caught:
+        list(run(remote.hasty_loader(proxy, **{"cache": {"cache": tmp_path}, "workers": WORKERS}[where]), 0))
+    check_explained(remote, caught.value, "stall")
 
 
-def test_a_body_is_resumed_at_the_byte(remote: RemoteDataset, proxy: FaultProxy, tmp_path: Path) -> None:
+def test_a_body_is_resumed_at_the_byte(
+    remote: RemoteDataset, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(obstore_s3, "INSTALLED", False)  # obstore hands over 4 MB at a time, more than a tar has here
     proxy.faults = [Fault(match="shard-000003.tar", end_after=10_000, times=3)]
     loader = remote.loader(proxy, cache=tmp_path)
     list(run(loader, 0))

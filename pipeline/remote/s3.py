@@ -4,8 +4,8 @@ s3fs's own calls are not used: they retry five times on top of botocore's five, 
 """
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Mapping
+from typing import Any, TypeVar
 
 import aiohttp
 from botocore.exceptions import (
@@ -32,10 +32,13 @@ from .faults import (
 )
 from .transfer import OTHER_ETAG, ObjectInfo, Transfer, size_in_content_range
 
+Result = TypeVar("Result")
+
 _CHUNK = 1 << 20
 _CONNECT_SECONDS = 10.0
 _READ_SECONDS = 3600.0
 """Never reached: the limits of each read are kept around the calls."""
+BUSY_STATUS = frozenset({429, 500, 502, 503, 504})
 _BUSY_CODES = frozenset({"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "Throttling"})
 _DENIED_CODES = frozenset(
     {"AccessDenied", "ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
@@ -54,12 +57,20 @@ def s3_options(options: Mapping[str, Any], connections: int) -> dict[str, Any]:
     return {**options, "config_kwargs": config}
 
 
+async def within(waiting: Awaitable[Result], stall: float) -> Result:
+    """Wait for something that a store has to do; TransientError if it takes longer than `stall` seconds."""
+    try:
+        return await asyncio.wait_for(waiting, stall)
+    except TimeoutError:
+        raise TransientError(f"no byte within {stall:g} s") from None
+
+
 class S3Client:
     """GET and HEAD of S3 objects (implements Client)."""
 
     def __init__(self, filesystem: Any, options: Mapping[str, Any]) -> None:
         self.filesystem = filesystem
-        self._options = dict(options)
+        self.options = dict(options)
         self.contacted = False
         self.credentials_hint = _credentials_hint(options)
 
@@ -69,26 +80,26 @@ class S3Client:
             client, address = await self._object(transfer.path)
             if (header := transfer.range_header) is not None:
                 address["Range"] = header
-            answer = await asyncio.wait_for(client.get_object(**address), stall)
+            answer = await within(client.get_object(**address), stall)
             self.contacted = True
             async with answer["Body"] as body:
                 size = size_in_content_range(answer.get("ContentRange"))
                 if size is None and header is None:
                     size = answer["ContentLength"]
                 transfer.answered(size=size, etag=answer.get("ETag"))
-                while chunk := await asyncio.wait_for(body.read(_CHUNK), stall):
+                while chunk := await within(body.read(_CHUNK), stall):
                     transfer.add(chunk)
         except Exception as error:  # noqa: BLE001 - sorted by kind
-            raise self._fault(error, stall) from None
+            raise self._fault(error) from None
         transfer.check_complete()
 
     async def head(self, path: str, stall: float) -> ObjectInfo:
         """Ask for size and ETag of an object."""
         try:
             client, address = await self._object(path)
-            answer = await asyncio.wait_for(client.head_object(**address), stall)
+            answer = await within(client.head_object(**address), stall)
         except Exception as error:  # noqa: BLE001 - sorted by kind
-            raise self._fault(error, stall) from None
+            raise self._fault(error) from None
         self.contacted = True
         return ObjectInfo(int(answer["ContentLength"]), answer.get("ETag"))
 
@@ -99,11 +110,11 @@ class S3Client:
         address = {"Bucket": bucket, "Key": key}
         return client, address | {"VersionId": version} if version else address
 
-    def _fault(self, error: Exception, stall: float) -> AttemptError:
+    def _fault(self, error: Exception) -> AttemptError:
         """Sort an exception of any layer below."""
         if isinstance(error, AttemptError):
             return error
-        said = redact(first_line(error), self._options)
+        said = redact(first_line(error), self.options)
         if isinstance(error, ClientError):
             self.contacted = True
             return _refusal(error, said)
@@ -111,8 +122,6 @@ class S3Client:
             return DeniedError(said)
         if isinstance(error, EndpointConnectionError | ConnectTimeoutError | aiohttp.ClientConnectorError):
             return UnreachableError(said)
-        if isinstance(error, TimeoutError):
-            return TransientError(f"no byte within {stall:g} s")
         if isinstance(error, HTTPClientError | aiohttp.ClientError | OSError):
             return TransientError(said)
         if isinstance(error, BotoCoreError):
@@ -125,7 +134,7 @@ def _refusal(error: ClientError, said: str) -> AttemptError:
     meta = error.response.get("ResponseMetadata", {})
     status, code = meta.get("HTTPStatusCode", 0), error.response.get("Error", {}).get("Code", "")
     shown = f"HTTP {status} {code}".rstrip()
-    if status in (429, 500, 502, 503, 504) or code in _BUSY_CODES:
+    if status in BUSY_STATUS or code in _BUSY_CODES:
         after = meta.get("HTTPHeaders", {}).get("retry-after", "")
         return TransientError(shown, float(after) if after.isdecimal() else None)
     if status in (401, 403) or code in _DENIED_CODES:

@@ -61,7 +61,7 @@ class Store:
             DataError: It does not exist, has another size, or was replaced since it was first read.
             StorageError: It could not be read within the limits, or not at all.
         """
-        client, path = open_client(address, self._options)
+        client, path = open_client(address, self._options, bulk=True)
         pinned = self._session().pinned
         transfer = Transfer(path, start, stop, pinned.get(address), size)
         what = f"{redact(address)} bytes {start}-{stop - 1}"

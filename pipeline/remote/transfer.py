@@ -55,7 +55,7 @@ class Transfer:
                 raise ReplacedError(f"{size} bytes, the manifest says {self.size}: {what}")
             self.size = size
 
-    def add(self, chunk: bytes) -> None:
+    def add(self, chunk: bytes | memoryview) -> None:
         """Append the next bytes of the body."""
         self.data += chunk
 
