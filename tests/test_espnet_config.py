@@ -28,7 +28,7 @@ def characters(text: str) -> list[int]:
 @pytest.fixture
 def folder(flac: Packed, tmp_path: Path) -> Path:
     """What ESPnet's collect_stats leaves: shape files."""
-    ds = UtteranceDataset(flac.address, world_size=1)
+    ds = UtteranceDataset(flac.address, dist_world_size=1)
     lines = [f"{ds.get_utt_id(number).replace(' ', '_')} {len(ds[number]['speech'])}\n" for number in range(len(ds))]
     (tmp_path / "speech_shape").write_text("".join(lines), "utf-8")
     (tmp_path / "text_shape.char").write_text("a 7,30\n", "utf-8")
@@ -273,7 +273,7 @@ def _expected(flac: Packed, keys: list[str]) -> dict[str, torch.Tensor]:
 
 
 def test_batches_as_espnet_has_them(flac: Packed) -> None:
-    ds = UtteranceDataset(flac.address, world_size=1, where="text_chars > 0")
+    ds = UtteranceDataset(flac.address, dist_world_size=1, where="text_chars > 0")
     collate = functools.partial(espnet_collate, tokenizer=characters)
     of_items = DataLoader(ds, batch_size=8, collate_fn=collate, num_workers=1, multiprocessing_context="fork")
     of_batches = flac.loader(where="text_chars > 0", tokenizer=characters, token_pad=5)
@@ -295,7 +295,7 @@ def test_batches_as_espnet_has_them(flac: Packed) -> None:
 
 
 def test_channels_come_last(stereo: Packed) -> None:
-    ds = UtteranceDataset(stereo.address, world_size=1, where="text_chars > 0")
+    ds = UtteranceDataset(stereo.address, dist_world_size=1, where="text_chars > 0")
     items = [ds[number] for number in (1, 2)]
     keys, data = espnet_collate(items, tokenizer=characters)
     (batch,) = DataLoader(ds, batch_sampler=[[1, 2]])
@@ -306,7 +306,7 @@ def test_channels_come_last(stereo: Packed) -> None:
 
 
 def test_float_pad(flac: Packed) -> None:
-    ds = UtteranceDataset(flac.address, world_size=1)
+    ds = UtteranceDataset(flac.address, dist_world_size=1)
     (batch,) = DataLoader(ds, batch_sampler=[[1, 2, 3]])
     collate = functools.partial(espnet_collate, float_pad=-9.0)
     batch.text = [None] * 3
@@ -324,14 +324,14 @@ def test_float_pad(flac: Packed) -> None:
 def test_transcripts_that_make_no_numbers(
     flac: Packed, numbers: tuple[int, ...], settings: dict[str, Any], says: str
 ) -> None:
-    ds = UtteranceDataset(flac.address, world_size=1)
+    ds = UtteranceDataset(flac.address, dist_world_size=1)
     items = sorted((ds[number] for number in range(len(ds))), key=lambda item: item.meta["take"])
     with pytest.raises(ConfigError, match=says):
         espnet_collate([items[number] for number in numbers], **settings)
 
 
 def test_speech_alone(flac: Packed) -> None:
-    ds = UtteranceDataset(flac.address, world_size=1)
+    ds = UtteranceDataset(flac.address, dist_world_size=1)
     silent = [item for item in (ds[number] for number in range(len(ds))) if "text" not in item]
     _, data = espnet_collate(silent)
     assert list(data) == ["speech", "speech_lengths"]

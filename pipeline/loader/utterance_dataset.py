@@ -74,8 +74,8 @@ class UtteranceDataset(Dataset[UtteranceItem]):
         min_seconds: Shortest utterance kept.
         max_seconds: Longest utterance kept.
         where: Rules over sidecar columns, e.g. `'language == "de"'`.
-        total_shards: Logical shards that `shard` gives, a multiple of the world size; None for one.
-        world_size: Number of ranks that share the shards, ESPnet3's `dist_world_size`; found if it is not given.
+        total_shards: Logical shards that `shard` gives, a multiple of the world size; None for none.
+        dist_world_size: Number of ranks that share the shards, as ESPnet3 calls it; found if it is not given.
         sample_rate: Hz to resample to; None leaves each utterance as it is.
         channels: 1 to mix down, more to copy mono; None leaves each utterance as it is.
         stats: Address of a json of `uttershard stats`; rules may then name its columns.
@@ -100,7 +100,7 @@ class UtteranceDataset(Dataset[UtteranceItem]):
         max_seconds: float | None = None,
         where: str | pc.Expression | Sequence[str | pc.Expression] = (),
         total_shards: int | None = None,
-        world_size: int | None = None,
+        dist_world_size: int | None = None,
         sample_rate: int | None = None,
         channels: int | None = None,
         stats: str | PathLike[str] | None = None,
@@ -114,7 +114,7 @@ class UtteranceDataset(Dataset[UtteranceItem]):
         shards = dataset
         if not isinstance(shards, ShardSet):
             shards = ShardSet.open(fspath(shards), storage_options, limits)
-        _, self.dist_world_size = find_world(None if world_size is None else 0, world_size)
+        _, self.dist_world_size = find_world(None if dist_world_size is None else 0, dist_world_size)
         self.total_shards = total_shards
         self.filters = Filters(min_seconds, max_seconds, where=where)
         self.stats = None if stats is None else fspath(stats)
