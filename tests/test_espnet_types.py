@@ -232,15 +232,17 @@ def test_categories_are_drawn_by_a_power_of_their_hours(power: float, shares: tu
         assert times.max() - times.min() <= 1
 
 
-@pytest.mark.parametrize("batch_type", ["unsorted", "numel", "catpow"])
-def test_the_rest_of_an_epoch_is_dealt_anew(batch_type: str) -> None:
+@pytest.mark.parametrize("left", [1, 9])
+@pytest.mark.parametrize("batch_type", TYPES)
+def test_the_rest_of_an_epoch_is_dealt_anew(batch_type: str, left: int) -> None:
     case = Case(np.arange(20, 320), 3, 4, 4, seed=5, epoch=0)
     batching = _batching(batch_type)
     corpus = _corpus(case, batching.rules)
     before = lay_out_epoch(corpus, 4, 4, batching, epoch=2, seed=5)
-    rest = lay_out_rest(corpus, [Stage(4, 4, 3)], 3, 3, batching, epoch=2, seed=5)
+    done = before.plan(0).steps - left
+    rest = lay_out_rest(corpus, [Stage(4, 4, done)], 3, 3, batching, epoch=2, seed=5)
     delivered = []
-    for layout, ranks, steps in ((before, 4, 3), (rest, 3, None)):
+    for layout, ranks, steps in ((before, 4, done), (rest, 3, None)):
         plans = [layout.plan(rank) for rank in range(ranks)]
         assert len({plan.steps for plan in plans}) == 1
         for plan in plans:

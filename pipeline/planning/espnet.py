@@ -90,22 +90,25 @@ def make_batches(
             return _sorted(rows, lengths[0], rules, budget)
         case "folded":
             return _folded(rows, lengths, categories, rules, budget)
+        case "catbel" if rest:
+            return Batches(rows[shuffled(rows.size, key)], split_evenly(rows.size, budget, drop_last=False))
         case "catbel" if categories is not None:
             positions, bounds = draw_balanced(categories, budget, key)
             return Batches(rows[positions], bounds, int(rows.size - positions.size))
-        case "catpow" if categories is not None:
+        case "catpow" if rest:
             positions = shuffled(rows.size, key)
-            if not rest:
-                positions = draw_by_power(
-                    categories, lengths[0], rules.upsampling_factor or 0.0, rules.scaling_factor or 1.0, key
-                )
-            bounds = close_when_over(
-                lengths[0][positions], budget, least, most=rules.max_batch_size, drop_last=drop_last
+            costs = lengths[0][positions]
+            bounds = close_when_over(costs, budget, 1, most=rules.max_batch_size, drop_last=False)
+            return Batches(rows[positions], bounds)
+        case "catpow" if categories is not None:
+            positions = draw_by_power(
+                categories, lengths[0], rules.upsampling_factor or 0.0, rules.scaling_factor or 1.0, key
             )
+            costs = lengths[0][positions]
+            bounds = close_when_over(costs, budget, least, most=rules.max_batch_size, drop_last=drop_last)
+            positions = positions[: bounds[-1]]
             # A repetition is no utterance that was left out, and what was never drawn is.
-            return Batches(
-                rows[positions[: bounds[-1]]], bounds, int(rows.size - np.unique(positions[: bounds[-1]]).size)
-            )
+            return Batches(rows[positions], bounds, int(rows.size - np.unique(positions).size))
     order = np.argsort(lengths[0], kind="stable")
     dims = np.array(rules.length_dims or (1,) * len(lengths), np.int64)
     costs = (lengths[:, order] * dims[:, None]).sum(axis=0)
