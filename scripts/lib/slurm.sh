@@ -1,4 +1,4 @@
-# Sourced by .ci/run. Installs what tests/slurm.py starts a real SLURM from; the tests start and stop it themselves.
+# Sourced by scripts/test. Installs what tests/slurm.py starts a real SLURM from; the tests start and stop it themselves.
 
 # install_slurm: Debian or Ubuntu, as root or with sudo; nothing to do where it is there already.
 install_slurm() {
