@@ -231,7 +231,7 @@ def _absolute(address: str) -> str:
 def _job(folder: Path) -> Iterator[JobFolder]:
     """Hold the folder's job."""
     job = JobFolder(folder.absolute())
-    if job.read_state() is not None:
+    if job.is_of_pack:
         raise ConfigError(f"{folder}: an unfinished pack is in it; finish that first (run the same command again)")
     with lock(job):
         job.create()

@@ -4,13 +4,13 @@ A task may be run again after its worker was lost, also while the lost worker st
 under names of their own, so it does not matter whose rename comes last.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from uttershard.pipeline.dataset.digest import FileDigest, digest_bytes
+from uttershard.pipeline.dataset.digest import digest_bytes
+from uttershard.pipeline.dataset.files import StorageOptions
 from uttershard.pipeline.dataset.manifest import ShardEntry, shard_names
 from uttershard.pipeline.dataset.members import member_name
 from uttershard.pipeline.dataset.sidecar import SidecarInfo, encode_sidecar
@@ -19,17 +19,17 @@ from uttershard.pipeline.reading.codecs import AudioError
 
 from .audio import fetch
 from .audio_files import raise_if_it_may_come_back, with_address
-from .commit import atomic_write, write_atomically
 from .describe import SidecarRows, describe, encode_members
-from .job import FinishedShard, JobFolder
 from .listing import Refusal
 from .plan import read_shard
+from .records import PLAN_NAME, FinishedShard, JobRecords
 from .settings import PackSettings
 from .tar_writer import ShardTar
+from .targets.base import Stored, Target, Traffic
+from .targets.opening import open_target
 
 _ROWS = 512
 """Rows of the plan that are Python objects at a time."""
-_READ_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -43,25 +43,47 @@ class ShardTask:
     settings: PackSettings
     retry_refused: bool = False
     """Whether a finished shard that refused some utterances is packed again."""
+    listed: Mapping[str, Stored] | None = None
+    """What the job found of this shard in a store when it began; None where the task looks for itself."""
+    storage_options: StorageOptions | None = field(default=None, repr=False)
+    """Of the target; never shown, since they may hold credentials."""
 
 
-def pack_shard(task: ShardTask) -> FinishedShard:
+@dataclass(frozen=True)
+class PackedShard:
+    """What a task returns."""
+
+    finished: FinishedShard
+    traffic: Traffic
+
+
+def pack_shard(task: ShardTask) -> PackedShard:
     """Pack a shard, or find that it is there already, by size and digest.
 
     Raises:
         DataError: An utterance is refused, and the settings say to stop at the first.
         NoSpaceError: The target is full.
     """
-    folder = JobFolder(Path(task.target))
-    finished = folder.read_done(task.shard)
-    again = task.retry_refused and finished is not None and finished.refused
-    if finished is not None and not again and _is_intact(folder.target, finished.entry):
-        return finished
+    target = open_target(task.target, task.storage_options, task.settings.write_limits)
+    return PackedShard(_find_finished(target, task) or _pack(target, task), target.traffic)
+
+
+def _find_finished(target: Target, task: ShardTask) -> FinishedShard | None:
+    if task.listed is not None and not task.listed.keys() - {PLAN_NAME}:
+        return None
+    finished = JobRecords(target).read_done(task.shard)
+    if finished is None or (task.retry_refused and finished.refused):
+        return None
+    return finished if _is_intact(target, finished, task.listed or {}) else None
+
+
+def _pack(target: Target, task: ShardTask) -> FinishedShard:
     tar_name, sidecar_name = shard_names(task.shard)
     rows, refused = SidecarRows(task.columns), list[Refusal]()
-    with atomic_write(folder.target / tar_name, folder.scratch) as stream:
+    plan = read_shard(target, task.shard, (task.listed or {}).get(PLAN_NAME))
+    with target.create(tar_name) as stream:
         tar = ShardTar(stream)
-        for utterance in _utterances(read_shard(folder.plan, task.shard)):
+        for utterance in _utterances(plan):
             reason = _pack_utterance(utterance, tar, rows, task)
             if reason is None:
                 continue
@@ -71,9 +93,10 @@ def pack_shard(task: ShardTask) -> FinishedShard:
         tar_digest = tar.close()
     info = SidecarInfo(tar.nbytes, tar_digest, task.fingerprint)
     sidecar = encode_sidecar(rows.table(), info)
-    write_atomically(folder.target / sidecar_name, folder.scratch, sidecar)
-    finished = FinishedShard(_entry(task.shard, info, sidecar, rows), tuple(refused))
-    folder.write_done(task.shard, finished)
+    target.put(sidecar_name, sidecar)
+    tags = {name: tag for name in (tar_name, sidecar_name) if (tag := target.tag(name)) is not None}
+    finished = FinishedShard(_entry(task.shard, info, sidecar, rows), tuple(refused), tags)
+    JobRecords(target).write_done(task.shard, finished)
     return finished
 
 
@@ -113,16 +136,10 @@ def _entry(shard: int, info: SidecarInfo, sidecar: bytes, rows: SidecarRows) -> 
     )
 
 
-def _is_intact(target: Path, entry: ShardEntry) -> bool:
+def _is_intact(target: Target, finished: FinishedShard, listed: Mapping[str, Stored]) -> bool:
+    entry = finished.entry
     files = ((entry.tar, entry.tar_bytes, entry.tar_digest), (entry.sidecar, entry.sidecar_bytes, entry.sidecar_digest))
-    return all(_matches(target / name, nbytes, digest) for name, nbytes, digest in files)
-
-
-def _matches(path: Path, nbytes: int, expected: str) -> bool:
-    if not path.is_file() or path.stat().st_size != nbytes:
-        return False
-    digest = FileDigest()
-    with path.open("rb") as file:
-        while piece := file.read(_READ_BYTES):
-            digest.update(piece)
-    return digest.text() == expected
+    return all(
+        target.is_intact(name, nbytes, digest, finished.tags.get(name), listed.get(name))
+        for name, nbytes, digest in files
+    )

@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from uttershard.pipeline.errors import DataError
 
-from .commit import write_atomically
 from .listing import Refusal
 from .settings import PackSettings
+from .targets.base import Target
 
 ERRORS_NAME = "errors.jsonl"
 
@@ -19,15 +18,14 @@ class Quarantine:
     """What was refused so far.
 
     Args:
-        target: Folder of the dataset.
-        scratch: Folder for unfinished files.
+        target: Where the dataset is written.
         settings: Whether to go on, and how far.
         corpus: How many utterances there are in all.
     """
 
-    def __init__(self, target: Path, scratch: Path, settings: PackSettings, corpus: int) -> None:
-        self.path = target / ERRORS_NAME
-        self._scratch = scratch
+    def __init__(self, target: Target, settings: PackSettings, corpus: int) -> None:
+        self.path = target.where(ERRORS_NAME)
+        self._target = target
         self._settings = settings
         self._corpus = corpus
         self._refused: list[Refusal] = []
@@ -65,18 +63,17 @@ class Quarantine:
         """Write errors.jsonl, in an order that does not depend on who found what first; no errors, no file."""
         if self._refused:
             lines = "".join(f"{refusal.as_json()}\n" for refusal in self._sorted())
-            write_atomically(self.path, self._scratch, lines.encode("utf-8"))
+            self._target.put(ERRORS_NAME, lines.encode("utf-8"))
         else:
-            self.path.unlink(missing_ok=True)
+            self._target.delete(ERRORS_NAME)
 
     def _sorted(self) -> list[Refusal]:
         return sorted(self._refused, key=lambda refusal: (refusal.key or "", refusal.source, refusal.reason))
 
 
-def count_refused(target: Path) -> int:
+def count_refused(target: Target) -> int:
     """Return how many utterances the errors.jsonl of a finished dataset lists."""
-    path = target / ERRORS_NAME
-    return sum(1 for line in path.read_bytes().splitlines() if json.loads(line)) if path.exists() else 0
+    return sum(1 for line in (target.read(ERRORS_NAME) or b"").splitlines() if json.loads(line))
 
 
 def _show(refusal: Refusal) -> str:

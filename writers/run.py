@@ -8,31 +8,34 @@ import dataclasses
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike, fspath
 from typing import Any
 
+from uttershard.pipeline.dataset.files import StorageOptions
 from uttershard.pipeline.dataset.manifest import MANIFEST_NAME, Manifest, ShardEntry, encode_manifest, shard_names
 from uttershard.pipeline.errors import ConfigError, DataError
 
 from .assign import assign, shard_count
 from .cluster import Cluster, ClusterSettings, cluster_settings, start_cluster
 from .columns import infer_columns
-from .commit import NoSpaceError, write_atomically
+from .commit import NoSpaceError
 from .fingerprint import differences, fingerprint
 from .ids import refuse_bad_ids
 from .inventory import take_inventory
-from .job import FinishedShard, JobFolder, JobState, lock
 from .listing import Listing
 from .pack_shard import ShardTask, pack_shard
-from .plan import read_outline, write_plan
+from .plan import write_plan
 from .probe import probe_corpus
 from .progress import Phase, Progress, Silent
 from .quarantine import Quarantine, count_refused
+from .records import FinishedShard, JobRecords, JobState, known_of_shard
 from .settings import PackSettings
 from .sources import Source, open_source
-from .target import open_target, read_manifest, remove_dataset
+from .target import check_target, read_manifest, remove_dataset
+from .targets.base import TakenError, Target
+from .targets.opening import open_target
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,12 @@ class PackSummary:
     """True if there was nothing to do: the dataset was there, from equal inputs and options."""
     elapsed: float
     """Seconds."""
+    sent_bytes: int = 0
+    """To a store; 0 for a local folder."""
+    requests: int = 0
+    """To a store."""
+    retries: int = 0
+    """Requests that had to be made again."""
 
 
 def pack(
@@ -59,6 +68,7 @@ def pack(
     from_: str | None = None,
     cluster: ClusterSettings | str | None = None,
     progress: Progress | None = None,
+    storage_options: StorageOptions | None = None,
     **settings: Any,
 ) -> PackSummary:
     """Pack a corpus into a dataset of tar shards with sidecars.
@@ -67,18 +77,20 @@ def pack(
     the same, byte for byte. Worker processes are started, so a script calls this under `if __name__ == "__main__":`.
 
     Args:
-        source: The corpus: a Kaldi directory, a JSONL manifest, a CSV or TSV table, a folder of audio.
-        target: Folder of the dataset; made if it is not there.
+        source: The corpus: a directory, manifest, archive or pattern of any kind in `sources`, local or remote.
+        target: Folder of the dataset, local (made if it is not there) or in a store (`s3://bucket/train`).
         from_: Kind of the source (see `sources.registry`); guessed if None.
         cluster: Where tasks run: a name (`local`, `slurm`, ...), the address of a scheduler, or whole settings; None
             for this machine. The setting `workers` says how many, and wins over the settings' `n_workers`.
         progress: Told how far the job is.
+        storage_options: Keyword arguments of the target's fsspec file system (credentials, endpoint). They are sent to
+            the workers and written nowhere. The corpus is read with the environment's credentials.
         **settings: Fields of `PackSettings`.
 
     Raises:
         ConfigError: Settings, source or target do not fit, or the target holds another dataset.
         DataError: The corpus is empty, or too much of it is refused.
-        StorageError: The target's file system failed or is full; what is finished is kept.
+        StorageError: The target failed, refused or is full; what is finished is kept.
 
     Example:
         >>> pack("data/train", "shards/train", codec="flac", shards=16)  # doctest: +SKIP
@@ -87,9 +99,11 @@ def pack(
     chosen = _settings(settings)
     workers = cluster_settings(cluster, chosen.workers)
     reader = open_source(fspath(source), from_, chosen.source_options, allow_pipes=chosen.allow_pipes)
-    folder = open_target(fspath(target), overwrite=chosen.overwrite)
-    with _locked(folder):
-        return _Job(folder, chosen, workers, progress or Silent(), began).run(reader)
+    place = open_target(fspath(target), storage_options, chosen.write_limits)
+    check_target(place, overwrite=chosen.overwrite)
+    listener = progress or Silent()
+    with place.hold(JobRecords(place).exists, listener):
+        return _Job(place, chosen, workers, listener, began, storage_options).run(reader)
 
 
 def _settings(values: dict[str, Any]) -> PackSettings:
@@ -100,48 +114,36 @@ def _settings(values: dict[str, Any]) -> PackSettings:
     return PackSettings(**values)
 
 
-@contextmanager
-def _locked(folder: JobFolder) -> Iterator[None]:
-    """Hold the job's lock; a job that never got as far as a plan leaves nothing behind."""
-    is_new = not folder.target.exists()
-    with lock(folder):
-        folder.create()
-        folder.clear_scratch()
-        try:
-            yield
-        finally:
-            folder.clear_scratch()
-            if folder.read_state() is None:
-                folder.remove()
-                if is_new and not any(folder.target.iterdir()):
-                    folder.target.rmdir()
-
-
 @dataclass
 class _Job:
     """One call of `pack`."""
 
-    folder: JobFolder
+    target: Target
     settings: PackSettings
     workers: ClusterSettings
     progress: Progress
     began: float
+    storage_options: StorageOptions | None = field(default=None, repr=False)
+
+    @property
+    def records(self) -> JobRecords:
+        return JobRecords(self.target)
 
     def run(self, reader: Source) -> PackSummary:
         listing = self._list(reader)
         corpus = len(listing) + len(listing.refused)
-        quarantine = Quarantine(self.folder.target, self.folder.scratch, self.settings, corpus)
+        quarantine = Quarantine(self.target, self.settings, corpus)
         identity = fingerprint(listing, self.settings)
         complete = self._complete(identity)
         if complete is not None:
-            self.folder.remove()
-            return self._summary(complete, count_refused(self.folder.target), already_complete=True)
+            self.target.remove_job()
+            return self._summary(complete, count_refused(self.target), already_complete=True)
         state = self._unfinished(identity)
         with start_cluster(self.workers, self.settings.retries, self.progress) as cluster:
             if state is None:
                 state = self._prepare(listing, identity, corpus, quarantine, cluster)
             else:
-                quarantine.add(self.folder.read_refused())
+                quarantine.add(self.records.read_refused())
             entries = self._pack(state, quarantine, cluster)
         return self._commit(Manifest(tuple(entries), state.columns, identity), quarantine)
 
@@ -159,15 +161,15 @@ class _Job:
         """Return the manifest if this very dataset is there already."""
         if self.settings.overwrite:
             return None
-        manifest = read_manifest(self.folder.target)
+        manifest = read_manifest(self.target)
         if manifest is not None and manifest.fingerprint.get("digest") != identity["digest"]:
             raise self._other("a dataset", manifest.fingerprint, identity)
         return manifest
 
     def _unfinished(self, identity: dict[str, Any]) -> JobState | None:
         """Return the state of this very job if it was begun; with overwrite, too: it is what was being written over."""
-        state = self.folder.read_state()
-        if (self.folder.target / MANIFEST_NAME).exists():
+        state = self.records.read_state()
+        if self.target.size(MANIFEST_NAME) is not None:
             return None
         if state is None or state.fingerprint["digest"] == identity["digest"]:
             return state
@@ -178,7 +180,7 @@ class _Job:
     def _other(self, what: str, before: dict[str, Any], now: dict[str, Any]) -> ConfigError:
         changed = "; ".join(differences(before, now)) or "the version of the fingerprint"
         return ConfigError(
-            f"{self.folder.target}: holds {what} made otherwise. Changed since: {changed}. "
+            f"{self.target}: holds {what} made otherwise. Changed since: {changed}. "
             "Choose another target, or replace it with overwrite"
         )
 
@@ -203,51 +205,64 @@ class _Job:
             multiple=self.settings.multiple,
         )
         seconds = probed.utterances["seconds"].to_numpy()
-        dealt = assign(probed.utterances["key"].to_pylist(), seconds, shards, self.settings.seed)
+        dealt = assign(probed.utterances["key"], seconds, shards, self.settings.seed)
         if self.settings.overwrite:
-            remove_dataset(self.folder)
-        write_plan(self.folder.plan, self.folder.scratch, probed.utterances, dealt)
-        self.folder.write_refused(refused)
-        state = JobState(identity, shards, columns, utterances, corpus)
-        self.folder.write_state(state)
+            remove_dataset(self.target)
+        write_plan(self.target, probed.utterances, dealt)
+        self.records.write_refused(refused)
+        state = JobState(identity, shards, columns, utterances, corpus, float(seconds.sum()))
+        self.records.write_state(state)
         return state
 
     def _pack(self, state: JobState, quarantine: Quarantine, cluster: Cluster) -> list[ShardEntry]:
-        outline = read_outline(self.folder.plan)
+        listing = self.target.listing()
         make_task = partial(
             ShardTask,
-            str(self.folder.target),
+            self.target.address,
             columns=state.columns,
             fingerprint=state.fingerprint["digest"],
             settings=self.settings,
             # A run that ended over too many refusals would end the same way for ever, whatever was mended since.
-            retry_refused=quarantine.exceeds(self.folder.count_refused()),
+            retry_refused=quarantine.exceeds(self.records.count_refused()),
+            storage_options=self.storage_options,
         )
         finished: dict[int, FinishedShard] = {}
-        total = sum(shard.seconds for shard in outline)
-        with self._phase("pack", utterances=state.utterances, seconds=total), self._room(finished, state.shards):
-            tasks = (make_task(shard=shard) for shard in range(state.shards))
-            for shard, result in cluster.run(pack_shard, tasks, _shard_name):
-                finished[shard] = result
-                entry, refused = result.entry, len(result.refused)
-                self.progress.advance(
-                    utterances=entry.utterances, seconds=entry.seconds, nbytes=entry.tar_bytes, refused=refused
+        with self._phase("pack", utterances=state.utterances, seconds=state.seconds), self._room(finished, state):
+            tasks = (
+                make_task(
+                    shard=shard,
+                    listed=None if listing is None else known_of_shard(listing, shard, shard_names(shard)),
                 )
-                quarantine.add(result.refused)
+                for shard in range(state.shards)
+            )
+            for shard, result in cluster.run(pack_shard, tasks, _shard_name):
+                finished[shard] = result.finished
+                self.target.traffic.add(result.traffic)
+                entry, refused = result.finished.entry, result.finished.refused
+                self.progress.advance(
+                    utterances=entry.utterances, seconds=entry.seconds, nbytes=entry.tar_bytes, refused=len(refused)
+                )
+                quarantine.add(refused)
         return [finished[shard].entry for shard in range(state.shards)]
 
     def _commit(self, manifest: Manifest, quarantine: Quarantine) -> PackSummary:
-        target, scratch = self.folder.target, self.folder.scratch
         if not manifest.utterances:
-            raise DataError(f"{target}: all utterances were refused, see {quarantine.path}")
+            raise DataError(f"{self.target}: all utterances were refused, see {quarantine.path}")
         quarantine.write()
-        write_atomically(target / MANIFEST_NAME, scratch, encode_manifest(manifest))
-        self.folder.remove()
+        try:
+            self.target.put(MANIFEST_NAME, encode_manifest(manifest), only_new=True)
+        except TakenError as error:
+            raise ConfigError(
+                f"{self.target.where(MANIFEST_NAME)}: another job has finished a dataset here while this one was "
+                "packing. Look at it with `uttershard info`, or pack again with overwrite or to another target"
+            ) from error
+        self.target.remove_job()
         return self._summary(manifest, len(quarantine), already_complete=False)
 
     def _summary(self, manifest: Manifest, refused: int, *, already_complete: bool) -> PackSummary:
+        traffic = self.target.traffic
         return PackSummary(
-            target=str(self.folder.target),
+            target=str(self.target),
             utterances=manifest.utterances,
             hours=manifest.seconds / 3600,
             bytes=manifest.tar_bytes,
@@ -255,6 +270,9 @@ class _Job:
             refused=refused,
             already_complete=already_complete,
             elapsed=time.monotonic() - self.began,
+            sent_bytes=traffic.sent_bytes,
+            requests=traffic.requests,
+            retries=traffic.retries,
         )
 
     @contextmanager
@@ -266,17 +284,16 @@ class _Job:
             self.progress.end()
 
     @contextmanager
-    def _room(self, finished: dict[int, FinishedShard], shards: int) -> Iterator[None]:
+    def _room(self, finished: dict[int, FinishedShard], state: JobState) -> Iterator[None]:
         """Say, when the disk is full or the job is stopped, how far it got and how to go on."""
         try:
             yield
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(
-                f"stopped: {len(finished)} of {shards} shards are done and kept. Run the same command again to go on"
-            ) from None
+            done = f"{len(finished)} of {state.shards} shards are done and kept"
+            raise KeyboardInterrupt(f"stopped: {done}. Run the same command again to go on") from None
         except NoSpaceError as error:
             raise NoSpaceError(
-                f"{error}: {len(finished)} of {shards} shards are done and kept. "
+                f"{error}: {len(finished)} of {state.shards} shards are done and kept. "
                 "Free space and run the same command again"
             ) from error
 

@@ -8,6 +8,8 @@ from typing import Any
 from uttershard.pipeline.dataset.sidecar import sidecar_schema
 from uttershard.pipeline.errors import ConfigError
 
+from .targets.limits import WriteLimits
+
 CODECS = ("keep", "flac", "wav", "opus")
 OPUS_RATES = (8000, 12000, 16000, 24000, 48000)
 """The rates Opus has (RFC 6716, section 2); any other rate would have to be resampled first."""
@@ -56,6 +58,10 @@ class PackSettings:
     """How often a task is given to another worker when its worker died or a read failed."""
     overwrite: bool = False
     """Remove what an earlier pack left in the target, finished or not."""
+    write_timeout: float = 60.0
+    """Seconds after which a request that writes to a store is given up and made again."""
+    write_deadline: float = 300.0
+    """Seconds for one such request with all its attempts."""
     allow_pipes: bool = False
     """Run `command |` entries of a wav.scp through the shell. Only for corpora you trust: they are programs."""
     source_options: Mapping[str, str] = field(default_factory=dict)
@@ -71,8 +77,14 @@ class PackSettings:
         if repeated:
             raise ConfigError(f"columns names {repeated[0]!r} twice")
         sidecar_schema(dict.fromkeys(self.columns, "string"))  # refuses names that the format itself uses
+        WriteLimits(self.write_timeout, self.write_deadline)
         _at_least("workers", self.workers, 1)
         _at_least("retries", self.retries, 0)
+
+    @property
+    def write_limits(self) -> WriteLimits:
+        """How long a store may take."""
+        return WriteLimits(self.write_timeout, self.write_deadline)
 
     def _check_audio(self) -> None:
         if self.codec not in CODECS:

@@ -1,0 +1,131 @@
+"""What an unfinished pack job knows, in the job folder of its target, so that any later run goes on with it.
+
+    lock              held by the process that drives the job; its host and pid are inside
+    job.json          fingerprint, number of shards, column types, counts
+    plan.parquet      one row group a shard, its utterances in the order of packing
+    refused.jsonl     what was refused before packing
+    done/000017.json  the manifest's entry of a finished shard, what was refused while packing it, and on a store the
+                      ETags of its files
+    tmp/              unfinished files, on a local disk
+
+All of it is removed after `dataset.json` has been written: then the dataset needs nothing but itself.
+"""
+
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from uttershard.pipeline.dataset.manifest import ShardEntry
+from uttershard.pipeline.errors import DataError
+
+from .listing import Refusal
+from .targets.base import JOB_FOLDER, Stored, Target
+
+PLAN_NAME = f"{JOB_FOLDER}/plan.parquet"
+
+_STATE_NAME = f"{JOB_FOLDER}/job.json"
+_REFUSED_NAME = f"{JOB_FOLDER}/refused.jsonl"
+_DONE = f"{JOB_FOLDER}/done/"
+_READERS = 16
+
+
+@dataclass(frozen=True)
+class JobState:
+    """What `job.json` holds."""
+
+    fingerprint: dict[str, Any]
+    shards: int
+    columns: dict[str, str]
+    utterances: int
+    """How many are to be packed."""
+    corpus: int
+    """How many there were, with the refused ones."""
+    seconds: float = 0.0
+    """Audio that is to be packed, as far as it is known before packing."""
+
+
+@dataclass(frozen=True)
+class FinishedShard:
+    """What a done record holds."""
+
+    entry: ShardEntry
+    refused: tuple[Refusal, ...]
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """ETags by name, where the target has such a thing."""
+
+
+@dataclass(frozen=True)
+class JobRecords:
+    """Reads and writes the records of a job."""
+
+    target: Target
+
+    def exists(self) -> bool:
+        """Whether there is a job to go on with."""
+        return self.target.size(_STATE_NAME) is not None
+
+    def read_state(self) -> JobState | None:
+        """Return what `job.json` says, or None if the job never got that far."""
+        data = self.target.read(_STATE_NAME)
+        if data is None:
+            return None
+        try:
+            return JobState(**json.loads(data))
+        except (ValueError, TypeError) as error:
+            where = self.target.where(_STATE_NAME)
+            raise DataError(f"{where}: damaged ({error}); pack again with overwrite") from error
+
+    def write_state(self, state: JobState) -> None:
+        """Write `job.json`; from here on the job can be resumed."""
+        self.target.put(_STATE_NAME, _json(asdict(state)))
+
+    def write_refused(self, refused: list[Refusal]) -> None:
+        """Keep what was refused before packing."""
+        lines = "".join(f"{refusal.as_json()}\n" for refusal in refused)
+        self.target.put(_REFUSED_NAME, lines.encode("utf-8"))
+
+    def read_refused(self) -> list[Refusal]:
+        """Return what was refused before packing."""
+        data = self.target.read(_REFUSED_NAME)
+        if data is None:
+            raise DataError(f"{self.target.where(_REFUSED_NAME)}: is missing; pack again with overwrite")
+        return [Refusal(**json.loads(line)) for line in data.decode("utf-8").split("\n") if line]
+
+    def write_done(self, shard: int, finished: FinishedShard) -> None:
+        """Record a shard whose files are in place."""
+        body = {"entry": asdict(finished.entry), "refused": [refusal._asdict() for refusal in finished.refused]}
+        if finished.tags:
+            body["tags"] = dict(finished.tags)
+        self.target.put(_done(shard), _json(body))
+
+    def read_done(self, shard: int) -> FinishedShard | None:
+        """Return the record of a shard, or None if there is none."""
+        data = self.target.read(_done(shard))
+        if data is None:
+            return None
+        body = json.loads(data)
+        refused = tuple(Refusal(**entry) for entry in body["refused"])
+        return FinishedShard(ShardEntry(**body["entry"]), refused, body.get("tags", {}))
+
+    def count_refused(self) -> int:
+        """Return how many utterances all finished shards have refused."""
+        names = [name for name in self.target.names() if name.startswith(_DONE)]
+        with ThreadPoolExecutor(_READERS) as pool:
+            return sum(len(json.loads(data)["refused"]) for data in pool.map(self.target.read, names) if data)
+
+
+def known_of_shard(listing: Mapping[str, Stored], shard: int, names: tuple[str, str]) -> dict[str, Stored]:
+    """Return the part of a listing that the task of a shard needs; nothing if the shard was never finished."""
+    wanted = (*names, PLAN_NAME, _done(shard))
+    known = {name: listing[name] for name in wanted if name in listing}
+    return known if _done(shard) in known else {name: known[name] for name in (PLAN_NAME,) if name in known}
+
+
+def _done(shard: int) -> str:
+    return f"{_DONE}{shard:06d}.json"
+
+
+def _json(body: dict[str, Any]) -> bytes:
+    return (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode("utf-8")

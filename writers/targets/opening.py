@@ -1,0 +1,29 @@
+"""Opening a target by its address."""
+
+from pathlib import Path
+
+from uttershard.pipeline.dataset.files import StorageOptions, local_path
+
+from .base import Target
+from .limits import WriteLimits
+from .local import LocalTarget
+
+
+def open_target(address: str, options: StorageOptions | None, limits: WriteLimits) -> Target:
+    """Return the target at an address.
+
+    Args:
+        address: Of the dataset's folder.
+        options: Keyword arguments of the fsspec file system.
+        limits: How long a store may take.
+
+    Raises:
+        ConfigError: It can't be written to, whatever it holds.
+    """
+    path = local_path(address)
+    if path is not None:
+        return LocalTarget(Path(path).absolute())
+    # Imported when needed: most targets are local.
+    from .remote import RemoteTarget
+
+    return RemoteTarget(address, dict(options or {}), limits)
