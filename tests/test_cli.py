@@ -157,6 +157,22 @@ def test_a_plan_is_what_the_loader_does(
         assert all(batch["padded_frames"] == batch["longest_frames"] * len(batch["keys"]) for batch in rank["batches"])
 
 
+def test_a_plan_of_espnets_batches(command: Any, flac: Packed) -> None:
+    options = ["--batch-type", "numel", "--batch-bins", 900, "--no-shuffle", "--rule", "sort_batch=descending"]
+    columns = ["--rule", "length_columns=[frames, text_chars]", "--rule", "length_dims=[3, 1]"]
+    found = as_json(command("plan", flac.address, "--json", "--batches", *options, *columns))
+    loader = flac.loader(
+        batch_type="numel",
+        batch_bins=900,
+        shuffle=False,
+        sort_batch="descending",
+        length_columns=("frames", "text_chars"),
+        length_dims=(3, 1),
+    )
+    (rank,) = found["ranks"]
+    assert [tuple(batch["keys"]) for batch in rank["batches"]] == keys_of(loader)
+
+
 def test_a_plan_of_fixed_batch_sizes(command: Any, flac: Packed) -> None:
     found = as_json(command("plan", flac.address, "--json", "--batch-size", 5))
     assert (found["batch_bins"], found["batch_size"], found["steps"]) == (None, 5, 10)
@@ -189,6 +205,8 @@ def test_a_plan_for_people(command: Any, flac: Packed) -> None:
         (["plan", "{flac}", "--where", "speeker == 1"], "speeker"),
         (["plan", "{flac}", "--where", "import os"], "where"),
         (["plan", "{flac}", "--equal-steps", "maybe"], "equal_steps='maybe' is unknown"),
+        (["plan", "{flac}", "--batch-type", "sorted"], "batch_type='sorted' needs batch_size="),
+        (["plan", "{flac}", "--batch-type", "numel", "--rule", "min_batch=2"], "NAME is one of min_batch_size"),
         (["plan", "{flac}", "--batches"], "--batches lists every batch and needs --json"),
         (["plan", "{flac}", "--epoch", "-1"], "epoch=-1"),
         (["index", "{flac}", "--column", "take"], "leave them out"),

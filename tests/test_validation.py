@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from packed import Packed, Seen, run, seen
-from uttershard.pipeline import ShardLoader
+from uttershard.pipeline import Mix, Part, ShardLoader, ShardSet
 from uttershard.pipeline.errors import ConfigError, ShardingError
 
 WORLD = 3
@@ -134,3 +134,23 @@ def test_what_does_not_go_with_fixed_slices_is_refused(
 def test_an_unknown_setting_is_an_error(flac: Packed) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'shufle'"):
         flac.loader(shufle=False)
+
+
+def test_windows_of_fixed_slices_come_in_the_order_of_the_tars(flac: Packed) -> None:
+    (loader,) = ranks_of(flac, 1, windows=2)
+    epochs = [[batch.keys for batch in run(loader, epoch)] for epoch in (0, 1)]
+    assert epochs[0] == epochs[1]
+    assert sorted(key for keys in epochs[0] for key in keys) == sorted(flac.sources)
+
+
+def test_a_mix_is_fixed_too(flac: Packed) -> None:
+    mix = Mix([Part(ShardSet.open(flac.address), name="whole"), Part(str(flac.address), name="half", repeat=0.5)])
+    loader = ShardLoader(mix, batch_bins=600, shuffle=False, rank=0, world_size=1)
+    epochs = []
+    for epoch in (0, 1, 2):
+        loader.set_epoch(epoch)
+        counted = {part.name: part.utterances for part in loader.parts}
+        keys = [batch.keys for batch in run(loader, epoch)]
+        assert sum(map(len, keys)) == sum(counted.values())
+        epochs.append((counted, keys))
+    assert epochs[0] == epochs[1] == epochs[2]

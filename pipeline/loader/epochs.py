@@ -121,7 +121,8 @@ class Epochs:
         shards = [
             course.rotation.index(epoch, rank, world.world_size, world.total_shards) for rank in range(world.world_size)
         ]
-        return corpus_then.count_parts(shards, seed=self._settings.seed, epoch=epoch)
+        hashed = self._settings.batching.hashed_epoch(epoch)
+        return corpus_then.count_parts(shards, seed=self._settings.seed, epoch=hashed)
 
     def _form_when_played(self, form: AudioForm, speed: Speed) -> AudioForm:
         """Return the form that undoes the rates of `Speed.played_rates`; refuse what gets too long for the budget."""

@@ -71,6 +71,8 @@ def windows_of_rank(
     rows = _without_oversize(corpus.kept_rows(shard), corpus, batching)
     windows = batching.windows or 1
     parts = split_windows(rows, corpus.frames, corpus.tars, windows)
+    if not batching.shuffle:
+        return parts
     return [parts[number] for number in order_windows(windows, seed=seed, epoch=epoch).tolist()]
 
 
@@ -95,7 +97,7 @@ def lay_out_epoch(
     over_budget = count_oversize(corpus, batching)
     rotation = rotation or Rotation()
     shards = [rotation.index(epoch, rank, world_size, total_shards) for rank in range(world_size)]
-    dealing = _Dealing(epoch, seed, batching.shuffle)
+    dealing = _Dealing(epoch, seed, batching)
     coming = corpus.epoch_rows(shards, seed=seed, epoch=dealing.hashed_epoch)
     rows = [_without_oversize(of_rank, corpus, batching) for of_rank in coming]
     filtered = dict(corpus.filtered)
@@ -149,7 +151,7 @@ def lay_out_rest(
             shards,
             batching,
             layout.filtered,
-            _Dealing(epoch, seed, batching.shuffle, number),
+            _Dealing(epoch, seed, batching, number),
         )
     return layout
 
@@ -160,7 +162,7 @@ class _Dealing:
 
     epoch: int
     seed: int
-    shuffle: bool
+    batching: Batching
     stage: int = 0
     window: int = 0
     group: int = 0
@@ -168,7 +170,7 @@ class _Dealing:
     @property
     def hashed_epoch(self) -> int:
         """The epoch as hashes know it: without shuffling, all are alike."""
-        return self.epoch if self.shuffle else 0
+        return self.batching.hashed_epoch(self.epoch)
 
     @property
     def salt(self) -> int:
@@ -196,7 +198,7 @@ def _lay_out(
         for number, of_window in enumerate(parts)
     ]
     order = np.arange(windows)
-    if dealing.shuffle:
+    if batching.shuffle:
         order = order_windows(windows, seed=dealing.seed, epoch=dealing.epoch, stage=dealing.stage)
     return EpochLayout(
         dealing.epoch,
@@ -318,7 +320,7 @@ def _order_steps(
             costs = list(own)
         else:
             costs = [np.maximum.reduce(own)] * len(cuts)
-    if not dealing.shuffle:
+    if not batching.shuffle:
         return [np.arange(cut.taken.size) for cut in cuts]
     which = {"seed": dealing.seed, "epoch": dealing.epoch, "stage": dealing.salt}
     if batching.equal_steps == "off":

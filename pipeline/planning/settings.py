@@ -246,6 +246,10 @@ class Batching:
         values["rules"] = None if self.rules is None else described(self.rules)
         return {name: value for name, value in values.items() if value is not None}
 
+    def hashed_epoch(self, epoch: int) -> int:
+        """Return the epoch as hashes know it: without shuffling, all are alike."""
+        return epoch if self.shuffle else 0
+
     @property
     def batch_type(self) -> BatchType:
         """The kind of batches."""

@@ -1,17 +1,19 @@
 """`uttershard plan`: who reads what in an epoch, in how many steps, with how much padding; no audio is read."""
 
 from dataclasses import asdict, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
+import yaml
 from uttershard.pipeline.dataset.shardset import ShardSet
 from uttershard.pipeline.errors import ConfigError
 from uttershard.pipeline.loader.columns import Columns, PlanSettings, load_columns
 from uttershard.pipeline.loader.mix import Mix, OpenMix, Part, open_mix
+from uttershard.pipeline.planning.batch_types import RuleSettings
 from uttershard.pipeline.planning.corpus import Corpus
 from uttershard.pipeline.planning.mixing import MixedCorpus, PartNumbers
 from uttershard.pipeline.planning.plan import EpochLayout, EpochPlan, lay_out_epoch
-from uttershard.pipeline.planning.settings import Batching, Filters, Sharding
+from uttershard.pipeline.planning.settings import Batching, Filters, Sharding, make_batching
 from uttershard.pipeline.remote.retry import Limits
 
 from .output import Json, as_duration, as_share, print_json, print_table
@@ -43,8 +45,22 @@ def plan(
         str, typer.Option(help="An utterance longer than --batch-bins: error, drop, or alone in its batch.")
     ] = "error",
     equal_steps: Annotated[
-        str, typer.Option(help="How ranks come to equal steps: split, drop, pad, or off.")
-    ] = "split",
+        str | None,
+        typer.Option(help="How ranks come to equal steps: split, drop, pad, or off; pad for ESPnet's types."),
+    ] = None,
+    batch_type: Annotated[
+        str,
+        typer.Option(help="bucket, or one of ESPnet's: unsorted, sorted, folded, length, numel, catbel, catpow."),
+    ] = "bucket",
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(help="Setting of ESPnet's batch type as NAME=VALUE, e.g. min_batch_size=2; may be repeated."),
+    ] = None,
+    shuffle: Annotated[bool, typer.Option(help="Without, all epochs are alike, as for validation.")] = True,
+    rotate: Annotated[bool, typer.Option("--rotate", help="Without shuffling, another part in each epoch.")] = False,
+    stats: Annotated[
+        str | None, typer.Option(help="Json of `uttershard stats`, whose columns filters and batch types may name.")
+    ] = None,
     min_seconds: Annotated[float | None, typer.Option(help="Shortest utterance kept.")] = None,
     max_seconds: Annotated[float | None, typer.Option(help="Longest utterance kept.")] = None,
     where: Annotated[
@@ -72,22 +88,31 @@ def plan(
     """
     if batches and not json:
         raise ConfigError("--batches lists every batch and needs --json")
-    batching = Batching(
-        batch_bins=_DEFAULT_BINS if batch_bins is None and batch_size is None else batch_bins,
+    if batch_bins is None and batch_size is None and batch_type == "bucket":
+        batch_bins = _DEFAULT_BINS
+    batching = make_batching(
+        batch_type,  # type: ignore[arg-type]  # which there are is said there
+        _parse_rules(rule),
+        batch_bins=_DEFAULT_BINS
+        if batch_type == "bucket" and batch_bins is None and batch_size is None
+        else batch_bins,
         batch_size=batch_size,
         max_batch_size=max_batch_size,
         quadratic=quadratic,
         longest_first=longest_first,
-        oversize=oversize,  # type: ignore[arg-type]  # Batching says which there are
+        oversize=oversize,
         equal_steps=equal_steps,  # type: ignore[arg-type]
         windows=windows,
+        shuffle=shuffle,
     )
     sharding = Sharding(0, world_size, total_shards)
     filters = Filters(min_seconds, max_seconds, tuple(where or ()))
     data = _open(datasets, weight, temperature, pure, parse_storage_options(storage_option))
-    columns = load_columns(data, PlanSettings(sharding, filters, batching, seed, frame_shift))
+    columns = load_columns(
+        data, PlanSettings(sharding, filters, batching, seed, frame_shift, stats=stats, rotate=rotate)
+    )
     layout = lay_out_epoch(columns.corpus, world_size, sharding.total_shards, batching, epoch=epoch, seed=seed)
-    parts = _count_parts(columns.corpus, layout, seed)
+    parts = _count_parts(columns.corpus, layout, seed, batching)
     whole = layout
     if windows is not None and windows > 1:
         in_one = replace(batching, windows=None)
@@ -117,11 +142,23 @@ def _open(
     return open_mix(Mix(parts, temperature=temperature, pure=pure), options, Limits())
 
 
-def _count_parts(corpus: Corpus, layout: EpochLayout, seed: int) -> list[PartNumbers]:
+def _parse_rules(rules: list[str] | None) -> RuleSettings:
+    """Return NAME=VALUE as settings; values are written as in YAML."""
+    found: dict[str, Any] = {}
+    for rule in rules or ():
+        name, equals, value = rule.partition("=")
+        if not equals or name not in RuleSettings.__annotations__:
+            names = ", ".join(RuleSettings.__annotations__)
+            raise ConfigError(f"--rule {rule!r}: give NAME=VALUE, where NAME is one of {names}")
+        found[name] = yaml.safe_load(value)
+    return cast(RuleSettings, found)
+
+
+def _count_parts(corpus: Corpus, layout: EpochLayout, seed: int, batching: Batching) -> list[PartNumbers]:
     if not isinstance(corpus, MixedCorpus):
         return []
     shards = [summary.logical_shard for summary in layout.ranks if summary.logical_shard is not None]
-    return corpus.count_parts(shards, seed=seed, epoch=layout.epoch)
+    return corpus.count_parts(shards, seed=seed, epoch=batching.hashed_epoch(layout.epoch))
 
 
 def as_json(
@@ -173,7 +210,8 @@ def _batches(plan: EpochPlan, columns: Columns) -> Any:
 
 
 def _print_plan(layout: EpochLayout, batching: Batching, columns: Columns) -> None:
-    budget = f"{batching.batch_bins:,} frames" if batching.batch_bins else f"{batching.batch_size} utterances"
+    unit = "frames" if batching.rules is None else "bins"
+    budget = f"{batching.batch_bins:,} {unit}" if batching.batch_bins else f"{batching.batch_size} utterances"
     steps = {summary.steps for summary in layout.ranks}
     shift = float(columns.corpus.frame_shift)
     print_table(
