@@ -12,6 +12,7 @@ from uttershard.writers.sources import source_names
 from .cluster import ClusterConfig, ClusterName, Dashboard, Retries, Workers, chosen_cluster, stoppable
 from .output import Json, as_bytes, as_duration, print_json
 from .progress import bars
+from .storage import StorageOption, parse_storage_options
 
 
 def pack(
@@ -22,7 +23,9 @@ def pack(
             "names, here or at an address that fsspec knows."
         ),
     ],
-    target: Annotated[str, typer.Argument(help="Folder of the dataset; made if it is not there.")],
+    target: Annotated[
+        str, typer.Argument(help="Folder of the dataset, made if it is not there, or s3://bucket/folder.")
+    ],
     from_: Annotated[
         str | None,
         typer.Option("--from", help=f"Kind of the source, guessed if left out: {', '.join(source_names())}."),
@@ -62,6 +65,7 @@ def pack(
             "--allow-pipes", help="Run the `command |` entries of a wav.scp. They are programs: trust them first."
         ),
     ] = False,
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """Pack a corpus into tar shards, each with a length sidecar.
@@ -70,6 +74,8 @@ def pack(
     Utterances that can't be read are listed in errors.jsonl beside dataset.json.
 
         uttershard pack data/train shards/train --column speaker
+
+        uttershard pack data/train s3://bucket/train --storage-option endpoint_url=http://store:9000
 
         uttershard pack data/train shards/train --cluster slurm --workers 64
 
@@ -96,6 +102,7 @@ def pack(
             overwrite=overwrite,
             allow_pipes=allow_pipes,
             source_options=_options(option or []),
+            storage_options=parse_storage_options(storage_option),
         )
     if json:
         print_json(asdict(summary))
@@ -107,6 +114,10 @@ def pack(
         f"{summary.target}: {made}: {summary.utterances:,} utterances, {as_duration(summary.hours * 3600)}, "
         f"{as_bytes(summary.bytes)} in {summary.shards:,} shards"
     )
+    if summary.requests:
+        typer.echo(
+            f"sent {as_bytes(summary.sent_bytes)} in {summary.requests:,} requests, {summary.retries:,} of them retries"
+        )
     if summary.refused:
         typer.echo(f"{summary.refused:,} utterances refused, see {summary.target}/errors.jsonl")
 
