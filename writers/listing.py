@@ -13,7 +13,7 @@ Rows are gathered in Arrow batches, so a million utterances cost their bytes and
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -35,7 +35,12 @@ SCHEMA = pa.schema(
 PIPE = "pipe:"
 """Prefix of a uri that is a shell command; local paths in a listing are absolute, so none begins with it."""
 
-_BATCH_ROWS = 65_536
+_BATCH_ROWS = 8192
+"""Rows that are Python objects at a time: some 600 bytes each, against 175 in the table."""
+
+_MOST_KNOWN_METADATA = 65_536
+
+_STRINGS = frozenset({str})
 
 # Made once: json.dumps would make one for each of a million utterances.
 _encode_json = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False).encode
@@ -77,6 +82,7 @@ class ListingBuilder:
     refused: list[Refusal] = field(default_factory=list)
     _batches: list[pa.RecordBatch] = field(default_factory=list)
     _rows: list[tuple[Any, ...]] = field(default_factory=list)
+    _encoded: dict[tuple[Any, ...], str] = field(default_factory=dict)
 
     def add(
         self,
@@ -91,20 +97,49 @@ class ListingBuilder:
         metadata: str | None = None,
     ) -> None:
         """List an utterance; text that is not valid Unicode (lone surrogates) is refused here."""
-        try:
-            for value in (key, uri, text, metadata):
-                if value is not None:
+        for value in (key, uri, text, metadata):
+            # Python knows of each string whether it is ASCII; only the others have to be looked at.
+            if value is not None and not value.isascii():
+                try:
                     value.encode("utf-8")
-        except UnicodeEncodeError as error:
-            self.refuse(key, origin, f"not valid Unicode (a lone surrogate): {_around(error)}")
-            return
+                except UnicodeEncodeError as error:
+                    self.refuse(key, origin, f"not valid Unicode (a lone surrogate): {_around(error)}")
+                    return
         self._rows.append((key, uri, start, end, duration, text, metadata, origin))
         if len(self._rows) == _BATCH_ROWS:
             self._flush()
 
+    def add_columns(self, **columns: Sequence[Any]) -> bool:
+        """List many utterances at once, each column in full.
+
+        Returns:
+            Whether they were listed; if not, none was, for a text of them is not valid Unicode (see `add`).
+        """
+        try:
+            arrays = [pa.array(columns[field.name], field.type) for field in SCHEMA]
+        except UnicodeEncodeError:
+            return False
+        self._flush()
+        self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
+        return True
+
     def refuse(self, key: str | None, source: str, reason: str) -> None:
         """Note what could not be listed."""
         self.refused.append(Refusal(None if key is None else printable(key), printable(source), printable(reason)))
+
+    def encode(self, fields: Mapping[str, Any]) -> str | None:
+        """Return what `encode_metadata` does; what repeats (one speaker, many utterances) is encoded once."""
+        if not _STRINGS.issuperset(map(type, fields.values())):
+            return encode_metadata(fields)  # 1, 1.0 and True are the same key, and not the same JSON
+        if not fields:
+            return None
+        items = tuple(fields.items())
+        encoded = self._encoded.get(items)
+        if encoded is None:
+            if len(self._encoded) >= _MOST_KNOWN_METADATA:
+                self._encoded.clear()
+            encoded = self._encoded[items] = str(encode_metadata(fields))
+        return encoded
 
     def finish(self, root: str, searched: str) -> Listing:
         """Return the listing of all that was added."""

@@ -14,8 +14,8 @@ from uttershard.pipeline.errors import ConfigError, DataError
 from ..corpus_path import CorpusPath, corpus_path, refused_members, root_of
 from ..listing import Listing, ListingBuilder
 from .base import is_file_called, parse_seconds
-from .lines import NotUtf8Error, decode, read_lines
-from .records import BadRecordError, FieldNames, add_record
+from .lines import NotUtf8Error, batched, decode, read_lines
+from .records import BadRecordError, FieldNames, add_record, add_records
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,19 @@ class CsvSource:
         names = FieldNames(self.audio, self.text, self.duration, self.offset, self.id)
         rows = self._rows(path, builder)
         header = self._header(path, rows)
-        for source, values in rows:
-            try:
-                add_record(names, builder, path.parent, self._record(header, values), source)
-            except BadRecordError as error:
-                builder.refuse(error.key, source, str(error))
+        folder = path.parent
+        for batch in batched(rows):
+            origins = [f"{path.name}:{number}" for number, _ in batch]
+            records = self._records(header, [values for _, values in batch])
+            if records is None or not add_records(names, builder, folder, records, origins):
+                for origin, (_, values) in zip(origins, batch, strict=True):
+                    try:
+                        add_record(names, builder, folder, self._record(header, values), origin)
+                    except BadRecordError as error:
+                        builder.refuse(error.key, origin, str(error))
         return builder.finish(root_of(path.parent), str(path))
 
-    def _header(self, path: CorpusPath, rows: Iterator[tuple[str, list[str]]]) -> list[str]:
+    def _header(self, path: CorpusPath, rows: Iterator[tuple[int, list[str]]]) -> list[str]:
         if self.header is not None:
             header = [name.strip() for name in self.header.split(",")]
         else:
@@ -78,7 +83,7 @@ class CsvSource:
                 )
         return header
 
-    def _rows(self, path: CorpusPath, builder: ListingBuilder) -> Iterator[tuple[str, list[str]]]:
+    def _rows(self, path: CorpusPath, builder: ListingBuilder) -> Iterator[tuple[int, list[str]]]:
         tabs = path.suffix.lower() == ".tsv"
         delimiter = self.delimiter if self.delimiter is not None else "\t" if tabs else ","
         if len(delimiter) != 1:
@@ -95,41 +100,51 @@ class CsvSource:
             except StopIteration:
                 return
             except csv.Error as error:
-                builder.refuse(None, lines.source, f"not a row of the table: {error}")
+                builder.refuse(None, f"{path.name}:{lines.number}", f"not a row of the table: {error}")
                 continue
             if values:
-                yield lines.source, values
+                yield lines.number, values
+
+    def _records(self, header: list[str], rows: list[list[str]]) -> list[dict[str, Any]] | None:
+        """Return the records of some rows, or None if a row has not as many fields as the header."""
+        if set(map(len, rows)) != {len(header)}:
+            return None
+        return [self._record(header, values) for values in rows]
 
     def _record(self, header: list[str], values: list[str]) -> dict[str, Any]:
         if len(values) != len(header):
             raise BadRecordError(f"{len(values)} fields, the header has {len(header)}")
-        record: dict[str, Any] = {}
-        for name, value in zip(header, values, strict=True):
-            if name in (self.duration, self.offset) and value:
-                # A field that is no number goes on as a string, which add_record refuses by name.
-                seconds = parse_seconds(value)
-                record[name] = value if seconds is None else seconds
-            elif value or name == self.text:
-                record[name] = value
+        record: dict[str, Any] = dict(zip(header, values, strict=True))
+        if "" in values:
+            record = {name: value for name, value in record.items() if value or name == self.text}
+        for name in (self.duration, self.offset):
+            value = record.get(name)
+            # A field that is no number goes on as a string, which add_record refuses by name.
+            seconds = parse_seconds(value) if value else None
+            if seconds is not None:
+                record[name] = seconds
+        if self._audio_columns and all(column in record for column in self._audio_columns):
+            record[self.audio] = _COLUMN_IN_PATTERN.sub(lambda column: record[column[1]], self.audio)
         return record
 
 
+def _short(name: str) -> str:
+    """A line that is no header may be a whole transcript."""
+    return repr(name if len(name) <= 40 else f"{name[:39]}…")
+
+
 class _Lines:
-    """Decoded lines for csv.reader; `source` is the line that it read last, the end of a quoted field of many lines."""
+    """Decoded lines for csv.reader; `number` is of the line read last, which is the end of a quoted field of many."""
 
     def __init__(self, path: CorpusPath, builder: ListingBuilder) -> None:
-        self._lines = read_lines(path, blank=True)
+        self._path = path
         self._builder = builder
-        self.source = path.name
+        self.number = 0
 
-    def __iter__(self) -> "_Lines":
-        return self
-
-    def __next__(self) -> str:
-        for line in self._lines:
-            self.source = line.source
+    def __iter__(self) -> Iterator[str]:
+        for line in read_lines(self._path, blank=True):
+            self.number = line.number
             try:
-                return decode(line.data) + "\n"
+                yield decode(line.data) + "\n"
             except NotUtf8Error as error:
                 self._builder.refuse(None, line.source, str(error))
-        raise StopIteration

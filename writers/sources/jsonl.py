@@ -7,14 +7,15 @@ as the manifest states it. The id is `id`, `utt_id` or `key`, else the stem of t
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
-from ..corpus_path import corpus_path, refused_members, root_of
+from ..corpus_path import CorpusPath, corpus_path, refused_members, root_of
 from ..listing import Listing, ListingBuilder
 from .base import is_file_called
-from .lines import Line, decode, read_lines
-from .records import BadRecordError, FieldNames, add_record
+from .lines import Line, batched, decode, read_lines
+from .records import BadRecordError, FieldNames, add_record, add_records
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,37 @@ class JsonlSource:
         path = corpus_path(self.address)
         names = FieldNames(self.audio, self.text, self.duration, self.offset, self.id)
         builder = ListingBuilder(refused_members(path))
-        for line in read_lines(path):
-            try:
-                add_record(names, builder, path.parent, parse_record(line), line.source)
-            except BadRecordError as error:
-                builder.refuse(error.key, line.source, str(error))
-            except ValueError as error:  # not UTF-8, or a number of thousands of digits
-                builder.refuse(None, line.source, str(error))
-        return builder.finish(root_of(path.parent), str(path))
+        folder = path.parent
+        for lines in batched(read_lines(path)):
+            records = _parse_all(lines)
+            if records is None or not add_records(names, builder, folder, records, [line.source for line in lines]):
+                _add_one_by_one(names, builder, folder, lines)
+        return builder.finish(root_of(folder), str(path))
+
+
+def _add_one_by_one(names: FieldNames, builder: ListingBuilder, folder: CorpusPath, lines: Sequence[Line]) -> None:
+    for line in lines:
+        try:
+            add_record(names, builder, folder, parse_record(line), line.source)
+        except BadRecordError as error:
+            builder.refuse(error.key, line.source, str(error))
+        except ValueError as error:  # not UTF-8, or a number of thousands of digits
+            builder.refuse(None, line.source, str(error))
+
+
+def _parse_all(lines: Sequence[Line]) -> list[dict[str, Any]] | None:
+    """Return the records of some lines, or None if one has to be looked at more closely."""
+    scan, records = _DECODER.scan_once, []
+    try:
+        for _, _, data in lines:
+            text = data.decode("utf-8")
+            record, end = scan(text, 0)
+            if end != len(text):
+                return None
+            records.append(record)
+    except (StopIteration, ValueError, RecursionError):
+        return None
+    return records if set(map(type, records)) == {dict} else None
 
 
 def parse_record(line: Line) -> dict[str, Any]:
@@ -64,7 +88,7 @@ def parse_record(line: Line) -> dict[str, Any]:
     """
     text = decode(line.data)
     try:
-        record = _decode_json(text)
+        record = _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise BadRecordError(f"not JSON: {error.msg} at column {error.colno}") from error
     except RecursionError as error:
@@ -79,4 +103,4 @@ def _refuse_constant(text: str) -> NoReturn:
 
 
 # Made once: json.loads would make one for each of a million lines.
-_decode_json = json.JSONDecoder(parse_constant=_refuse_constant).decode
+_DECODER: Any = json.JSONDecoder(parse_constant=_refuse_constant)

@@ -4,17 +4,21 @@
 `duration` is the length of the file as the corpus states it. Every field that is not one of these is metadata.
 """
 
-import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
 from ..corpus_path import CorpusPath
-from ..listing import ListingBuilder, encode_metadata
+from ..listing import ListingBuilder
 from .base import LocatorError, locate
 
 ID_FIELDS = ("id", "utt_id", "key")
+
+_NONE = type(None)
+_SMALLEST = sys.float_info.min
+_LARGEST = sys.float_info.max
 
 
 class BadRecordError(ValueError):
@@ -44,7 +48,7 @@ class FieldNames:
 
 
 def add_record(
-    names: FieldNames, builder: ListingBuilder, folder: CorpusPath, record: Mapping[str, Any], origin: str
+    names: FieldNames, builder: ListingBuilder, folder: CorpusPath, record: dict[str, Any], origin: str
 ) -> None:
     """Add one utterance.
 
@@ -52,7 +56,7 @@ def add_record(
         names: What its fields are called.
         builder: Where it is added.
         folder: Relative audio paths are looked for here first.
-        record: Its fields as JSON values; a missing field and a null are the same.
+        record: Its fields as JSON values; a missing field and a null are the same. What is left in it is metadata.
         origin: File and line, for messages.
 
     Raises:
@@ -75,7 +79,8 @@ def add_record(
         uri = locate(audio, folder)
     except LocatorError as error:
         raise BadRecordError(str(error), key) from error
-    used = {names.audio, names.text, names.duration, names.offset, id_field}
+    for name in (names.audio, names.text, names.duration, names.offset, id_field or names.audio):
+        record.pop(name, None)
     builder.add(
         key if key is not None else _stem(audio),
         uri,
@@ -84,8 +89,91 @@ def add_record(
         end=None if offset is None or duration is None else offset + duration,
         duration=duration,
         text=text,
-        metadata=encode_metadata({name: value for name, value in record.items() if name not in used}),
+        metadata=builder.encode(record),
     )
+
+
+def add_records(
+    names: FieldNames,
+    builder: ListingBuilder,
+    folder: CorpusPath,
+    records: Sequence[dict[str, Any]],
+    origins: Sequence[str],
+) -> bool:
+    """Add many utterances column by column, a third of the cost of one by one, if nothing about them is doubtful.
+
+    Returns:
+        Whether they were added. If not, none was, and the records are spoiled: make them anew and add one by one.
+    """
+    id_field = _common_id_field(names, records)
+    columns = {
+        name: [record.pop(name, None) for record in records]
+        for name in dict.fromkeys((id_field, names.audio, names.text, names.duration, names.offset))
+        if name is not None
+    }
+    if id_field is None or len(columns) < 5:
+        return False
+    keys, audio, texts, durations, offsets = columns.values()
+    good = (
+        set(map(type, keys)) == {str}
+        and set(map(type, audio)) == {str}
+        and {str, _NONE}.issuperset(map(type, texts))
+        and _are_seconds(durations, least=_SMALLEST)
+        and _are_seconds(offsets, least=0.0)
+    )
+    uris = _locate_all(audio, folder) if good else None
+    if uris is None:
+        return False
+    try:
+        metadata = list(map(builder.encode, records))
+        return builder.add_columns(
+            key=keys,
+            uri=uris,
+            start=offsets,
+            end=_ends(offsets, durations),
+            duration=durations,
+            text=texts,
+            metadata=metadata,
+            origin=origins,
+        )
+    except ValueError:  # a number that JSON can't hold, or a lone surrogate
+        return False
+
+
+def _common_id_field(names: FieldNames, records: Sequence[dict[str, Any]]) -> str | None:
+    """Return the field that holds the id of every record, None if there is no such one or another might do."""
+    if names.id is not None:
+        return names.id
+    found = names.id_field(records[0])
+    earlier = ID_FIELDS[: ID_FIELDS.index(found)] if found is not None else ()
+    return None if any(name in record for name in earlier for record in records) else found
+
+
+def _are_seconds(values: Sequence[Any], least: float) -> bool:
+    kinds = set(map(type, values))
+    if kinds == {_NONE}:
+        return True
+    known = [value for value in values if value is not None] if _NONE in kinds else values
+    # Not finite is neither at least the least nor at most the most.
+    return kinds <= {float, int, _NONE} and all(least <= value <= _LARGEST for value in known)
+
+
+def _ends(offsets: Sequence[float | None], durations: Sequence[float | None]) -> list[float | None]:
+    return [
+        None if offset is None or duration is None else float(offset) + float(duration)
+        for offset, duration in zip(offsets, durations, strict=True)
+    ]
+
+
+def _locate_all(audio: Sequence[str], folder: CorpusPath) -> Sequence[str] | None:
+    """Return where the files are, or None if one is nowhere."""
+    together = "\n".join(audio)
+    if together.count("\n/") == len(audio) - 1 and together.startswith("/") and ":" not in together:
+        return audio  # absolute local paths, which `locate` gives back as they are
+    try:
+        return [locate(name, folder) for name in audio]
+    except LocatorError:
+        return None
 
 
 def _key(record: Mapping[str, Any], id_field: str | None, audio: Any) -> str | None:
@@ -102,7 +190,10 @@ def _key(record: Mapping[str, Any], id_field: str | None, audio: Any) -> str | N
 
 
 def _stem(audio: str) -> str:
-    return PurePosixPath(audio).stem
+    name = audio[audio.rfind("/") + 1 :]
+    dot = name.rfind(".")
+    # pathlib knows the odd cases (a trailing slash, a dot at either end), and takes ten times as long for the others.
+    return name[:dot] if 0 < dot < len(name) - 1 else PurePosixPath(audio).stem
 
 
 def read_seconds(record: Mapping[str, Any], name: str, key: str | None) -> float | None:
@@ -116,6 +207,6 @@ def read_seconds(record: Mapping[str, Any], name: str, key: str | None) -> float
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadRecordError(f"{name!r} must be a number of seconds, found {value!r}", key)
-    if not math.isfinite(value) or value < 0:
+    if not 0 <= value <= _LARGEST:  # so neither infinite, nor NaN, nor an integer that no float holds
         raise BadRecordError(f"{name!r} must be 0 s or more, found {value}", key)
     return float(value)
