@@ -342,3 +342,23 @@ def test_processes_make_the_same_batches(flac: Packed, settings: dict[str, Any])
     plain = flac.loader(rank=1, world_size=2, **settings)
     data = DataLoader(plain.dataset, batch_size=None, num_workers=1, multiprocessing_context="forkserver")
     assert list(map(seen, data)) == [batch for batch in expected[1] if batch.epoch == 0]
+
+
+def test_a_state_is_small_and_holds_for_the_same_rules_only(flac: Packed) -> None:
+    settings: dict[str, Any] = {
+        "batch_type": "numel",
+        "batch_bins": 2_000,
+        "length_columns": ("frames", "text_chars", "num_samples"),
+        "length_dims": (80, 1, 1),
+        "sort_batch": "descending",
+        "sort_in_batch": "ascending",
+        "padded": False,
+        "where": "text_chars > 0 and speaker != 'nobody'",
+    }
+    loader = flac.loader(min_batch_size=2, **settings)
+    next(iter(loader))
+    text = json.dumps(loader.state_dict())
+    assert len(text) < 1024
+    flac.loader(min_batch_size=2, **settings).load_state_dict(json.loads(text))
+    with pytest.raises(ConfigError, match="rules was"):
+        flac.loader(min_batch_size=3, **settings).load_state_dict(json.loads(text))
