@@ -79,26 +79,29 @@ class ObstoreClient(S3Client):
             await super().get(transfer, stall)
             return
         try:
-            await self._get(bucket, key, transfer, stall)
+            await self._get(bucket, key, transfer, transfer.stop, stall)
         except HopelessError:
             # A redirect to the region of the bucket, say: s3fs follows, or knows a better reason.
             self._keeps_out = True
             await super().get(transfer, stall)
 
-    async def _get(self, bucket: str, key: str, transfer: Transfer, stall: float) -> None:
+    async def _get(self, bucket: str, key: str, transfer: Transfer, stop: int, stall: float) -> None:
         import obstore
 
         global _used
         _used = True
         try:
             store = await within(self._store(bucket), stall)
-            wanted: Any = {"range": (transfer.position, transfer.stop)}
+            wanted: Any = {"range": (transfer.position, stop)}
             answer = await within(obstore.get_async(store, key, options=wanted), stall)
             self.contacted = True
             transfer.answered(size=answer.meta["size"], etag=answer.meta["e_tag"])
-            chunks = answer.stream(min_chunk_size=_CHUNK)
-            while (chunk := await within(anext(chunks, None), stall)) is not None:
-                transfer.add(memoryview(chunk))
+            if stop - transfer.position <= _CHUNK:
+                transfer.add(memoryview(await within(answer.bytes_async(), stall)))
+            else:
+                chunks = answer.stream(min_chunk_size=_CHUNK)
+                while (chunk := await within(anext(chunks, None), stall)) is not None:
+                    transfer.add(memoryview(chunk))
         except Exception as error:  # noqa: BLE001 - sorted by kind
             raise self._obstore_fault(error) from None
         transfer.check_complete()
