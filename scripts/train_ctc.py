@@ -8,9 +8,8 @@ an epoch and all of them the same number of steps. A checkpoint holds the model,
 it has handed out. A run that was killed goes on with the batch after the last one that the checkpoint knows of, also
 with another number of processes: the rest of the epoch is dealt anew, and no utterance comes twice or not at all.
 
-On a CPU, one or two processes that are resumed with as many threads end with the weights of an undisturbed run to the
-bit. More of them add up gradients in an order that torch changes after the first step, so theirs are equal but for
-rounding. On a GPU the gradient of CTC is not deterministic.
+On a CPU, a run that is resumed with as many processes and threads ends with the weights of an undisturbed one, to the
+bit. On a GPU it does not: the gradient of CTC is not deterministic there.
 """
 
 import argparse
@@ -143,6 +142,12 @@ class Run:
         self._trained: nn.Module = self.model
         if dist.is_initialized():
             self._trained = DistributedDataParallel(self.model)
+            # After its first step torch lays gradients out anew, and so adds those of three or more ranks up in another
+            # order. Rehearsed, the first step of a resumed run is like that step of any other.
+            scores, _ = self._trained(
+                torch.zeros(1, 1, MEL_BINS, device=device), torch.ones(1, dtype=torch.int64, device=device)
+            )
+            scores.sum().backward()
         self._optimizer = torch.optim.Adam(self.model.parameters(), recipe.learning_rate)
         self.is_first = not dist.is_initialized() or dist.get_rank() == 0
 

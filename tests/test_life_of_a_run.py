@@ -111,12 +111,8 @@ def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(
     ended, wanted_end = checkpoint(tmp_path), checkpoint(reference)
     assert ended["loader"] == wanted_end["loader"]
     assert ended["steps"] == wanted_end["steps"] == total
-    if world_size == 2:
-        assert fingerprint(ended["model"]) == fingerprint(wanted_end["model"])
-        assert fingerprint(ended["optimizer"]["state"]) == fingerprint(wanted_end["optimizer"]["state"])
-    else:
-        # torch lays gradients out anew after a first step, so that four ranks add them up in another order.
-        torch.testing.assert_close(ended["model"], wanted_end["model"], rtol=0, atol=1e-4)
+    assert fingerprint(ended["model"]) == fingerprint(wanted_end["model"])
+    assert fingerprint(ended["optimizer"]["state"]) == fingerprint(wanted_end["optimizer"]["state"])
 
 
 def test_a_run_goes_on_with_other_numbers_of_processes(shards: Path, tmp_path: Path) -> None:
