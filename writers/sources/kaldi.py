@@ -15,8 +15,9 @@ Without `segments` each recording is an utterance. Fields are separated by ASCII
 transcript may begin with any other kind of space. Source: https://kaldi-asr.org/doc/data_prep.html
 """
 
+import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -24,6 +25,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from uttershard.pipeline.errors import ConfigError
 
 from ..corpus_path import CorpusPath, corpus_path, refused_members, root_of
@@ -31,10 +33,20 @@ from ..ids import duplicate_rows
 from ..listing import PIPE, SCHEMA, Listing, Refusal, encode_metadata, printable
 from ..locators import ark_uri, join_uri
 from .base import LocatorError, locate, may_be_corpus, parse_seconds
-from .lines import Line, NotUtf8Error, decode, read_lines, show
+from .kaldi_tables import KaldiTable, empty_table, read_table
 
 _ARK = re.compile(r"(.+):([0-9]+)")
 _BLANKS = re.compile(r"[ \t\v\f]+")
+
+# What nearly all lines are, tested in Arrow, so that Python sees only the others.
+_ANYTHING = "(?s)."
+_ONE_WORD = r"^[^ \t\v\f]+$"
+_PLAIN_PATH = r"^/[^ \t\v\f:|]*$"
+_PLAIN_COUNT = "^[1-9][0-9]{0,17}$"
+_PLAIN_SECONDS = r"^(?:[1-9][0-9]{0,14}(?:\.[0-9]*)?|0?\.[0-9]*[1-9][0-9]*)$"
+_PLAIN_SEGMENT = (
+    r"^(?P<recording>[^ \t\v\f]+)[ \t\v\f]+(?P<start>[0-9]+(?:\.[0-9]+)?)[ \t\v\f]+(?P<end>-1|[0-9]+(?:\.[0-9]+)?)$"
+)
 
 
 @dataclass(frozen=True)
@@ -93,22 +105,6 @@ class EspnetSource(KaldiSource):
         return tuple(map(str, folder.parents)) if isinstance(folder, Path) else ()
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    """A file of `<id> <rest>` lines, without those that were refused."""
-
-    keys: pa.Array
-    values: pa.Array
-    sources: pa.Array
-
-    def lookup(self, keys: pa.Array) -> pa.Array:
-        """Return the value of each key, null where there is none."""
-        return self.values.take(pc.index_in(keys, self.keys))
-
-
-_NO_PAIRS = _Pairs(pa.array([], pa.string()), pa.array([], pa.string()), pa.array([], pa.string()))
-
-
 @dataclass
 class _Directory:
     """One reading of a directory: the refusals so far, and which ids they concern."""
@@ -120,16 +116,18 @@ class _Directory:
     refused: list[Refusal] = field(default_factory=list)
     spoiled: set[str] = field(default_factory=set)
     """Ids with a line that can't be read in any file: they are refused once, and never as unknown again."""
+    distinct: pa.Array | None = None
+    """Ids of the table read last, none twice: most tables have the same ones in the same order."""
 
     def list_utterances(self) -> Listing:
-        recordings = self._read_pairs("wav.scp", _path_problem)
+        recordings = self._read("wav.scp", _ANYTHING, _path_problem)
         has_segments = (self.folder / "segments").is_file()
         table = self._segments(recordings) if has_segments else self._whole_recordings(recordings)
-        texts = self._read_optional("text", None)
-        speakers = self._read_optional("utt2spk", _speaker_problem)
-        languages = self._read_optional("utt2lang", _language_problem)
-        durations = self._read_optional("utt2dur", _duration_problem)
-        samples = self._read_optional("utt2num_samples", _samples_problem)
+        texts = self._read_optional("text", None, None)
+        speakers = self._read_optional("utt2spk", _ONE_WORD, _speaker_problem)
+        languages = self._read_optional("utt2lang", _ANYTHING, _language_problem)
+        durations = self._read_optional("utt2dur", _PLAIN_SECONDS, _duration_problem)
+        samples = self._read_optional("utt2num_samples", _PLAIN_COUNT, _samples_problem)
         keys = table["key"].combine_chunks()
         described = (
             (texts, "text"),
@@ -142,9 +140,9 @@ class _Directory:
             self._refuse_unknown(
                 pairs, keys, f"{what} for an id that is not in {'segments' if has_segments else 'wav.scp'}"
             )
-        seconds = pc.coalesce(table["duration"], durations.lookup(keys).cast(pa.float64()))
+        seconds = pc.coalesce(table["duration"], _numbers(durations.lookup(keys)))
         if self.rate is not None:
-            counted = pc.divide(samples.lookup(keys).cast(pa.float64()), float(self.rate))
+            counted = pc.divide(_numbers(samples.lookup(keys)), float(self.rate))
             seconds = pc.coalesce(seconds, counted)
         table = table.set_column(4, SCHEMA.field("duration"), seconds)
         table = table.set_column(5, SCHEMA.field("text"), texts.lookup(keys))
@@ -155,34 +153,43 @@ class _Directory:
         refused = [*refused_members(self.folder), *self.refused]
         return Listing(table.cast(SCHEMA), refused, root_of(self.folder), f"{self.folder}/wav.scp")
 
-    def _whole_recordings(self, recordings: _Pairs) -> pa.Table:
-        uris = []
-        for key, value, source in _rows(recordings):
+    def _whole_recordings(self, recordings: KaldiTable) -> pa.Table:
+        uris, problems = self._locate_all(recordings)
+        for row, problem in problems.items():
+            self._refuse(recordings.keys[row].as_py(), recordings.source(row), problem)
+        return _table(recordings.keys, uris, recordings.sources()).filter(pc.is_valid(uris))
+
+    def _segments(self, recordings: KaldiTable) -> pa.Table:
+        uris, problems = self._locate_all(recordings)
+        segments = self._read("segments", _PLAIN_SEGMENT, _segment_problem)
+        names, starts, ends = _split_segments(segments.values)
+        for row in np.flatnonzero((ends != -1) & (ends <= starts)).tolist():
+            self._refuse(
+                segments.keys[row].as_py(), segments.source(row), str(_segment_problem(segments.values[row].as_py()))
+            )
+        rows = pc.index_in(names, recordings.keys)
+        for row in np.flatnonzero(pc.is_null(uris.take(rows)).to_numpy(zero_copy_only=False)).tolist():
+            at = rows[row].as_py()
+            problem = f"its recording {names[row].as_py()!r} is not in wav.scp" if at is None else problems[at]
+            self._refuse(segments.keys[row].as_py(), segments.source(row), problem)
+        to_end = pa.array(ends == -1)
+        stops = pc.if_else(to_end, None, pa.array(ends))
+        table = _table(segments.keys, uris.take(rows), segments.sources(), pa.array(starts), stops)
+        return table.filter(pc.is_valid(table["uri"]))
+
+    def _locate_all(self, recordings: KaldiTable) -> tuple[pa.Array, dict[int, str]]:
+        """Return where each recording is, null where it can't be had, and why not."""
+        doubtful = _unusual(recordings.values, _PLAIN_PATH)
+        if not doubtful.any():
+            return recordings.values, {}
+        uris, problems = [], {}
+        rows = np.flatnonzero(doubtful).tolist()
+        for row, value in zip(rows, recordings.values.filter(pa.array(doubtful)).to_pylist(), strict=True):
             uri, problem = self._locate(value)
             uris.append(uri)
             if problem is not None:
-                self._refuse(key, source, problem)
-        return _table(recordings.keys, pa.array(uris, pa.string()), recordings.sources).filter(
-            pc.is_valid(pa.array(uris, pa.string()))
-        )
-
-    def _segments(self, recordings: _Pairs) -> pa.Table:
-        located = {key: self._locate(value) for key, value, _ in _rows(recordings)}
-        columns: dict[str, list[object]] = {name: [] for name in ("key", "uri", "start", "end", "origin")}
-        segments = self._read_pairs("segments", _segment_problem)
-        for key, value, source in _rows(segments):
-            recording, start, end = _fields(value)
-            uri, problem = located.get(recording, (None, f"its recording {recording!r} is not in wav.scp"))
-            if problem is not None:
-                self._refuse(key, source, problem)
-                continue
-            stop = float(end)
-            row = (key, uri, float(start), None if stop == -1 else stop, source)
-            for column, item in zip(columns.values(), row, strict=True):
-                column.append(item)
-        starts, ends = pa.array(columns["start"], pa.float64()), pa.array(columns["end"], pa.float64())
-        keys, uris = pa.array(columns["key"], pa.string()), pa.array(columns["uri"], pa.string())
-        return _table(keys, uris, pa.array(columns["origin"], pa.string()), starts, ends)
+                problems[row] = problem
+        return pc.replace_with_mask(recordings.values, pa.array(doubtful), pa.array(uris, pa.string())), problems
 
     def _locate(self, value: str) -> tuple[str | None, str | None]:
         """Return where a recording is, or why it can't be had."""
@@ -190,10 +197,14 @@ class _Directory:
             if not self.allow_pipes:
                 return None, f"a command and not a file ({value!r}); --allow-pipes runs it, for corpora you trust"
             return PIPE + value[:-1].strip(), None
+        columns = _fields(value)
         try:
-            return self._locate_file(value), None
+            # Of several columns that are not one path with blanks, each is a file.
+            if len(columns) == 1 or os.path.exists(value):  # noqa: PTH110
+                return self._locate_file(value), None
+            if value[0] != "/" and "://" not in value:
+                return self._locate_file(value), None
         except LocatorError as error:
-            columns = _fields(value)
             if len(columns) == 1:
                 return None, str(error)
         try:
@@ -207,52 +218,49 @@ class _Directory:
             return locate(value, self.folder, also=self.also)
         return ark_uri(locate(ark[1], self.folder, also=self.also), int(ark[2]))
 
-    def _read_optional(self, name: str, problem: Callable[[str], str | None] | None) -> _Pairs:
-        return self._read_pairs(name, problem) if (self.folder / name).is_file() else _NO_PAIRS
+    def _read_optional(self, name: str, usual: str | None, problem: Callable[[str], str | None] | None) -> KaldiTable:
+        return self._read(name, usual, problem) if (self.folder / name).is_file() else empty_table(name)
 
-    def _read_pairs(self, name: str, problem: Callable[[str], str | None] | None) -> _Pairs:
-        """Read `<id> <rest>` lines; `problem` says what is wrong with a rest, None allows any (an empty one, too)."""
-        keys, values, sources = [], [], []
-        for key, value, source in self._split_lines(name):
-            reason = problem(value) if problem is not None else None
-            if reason is not None:
-                self._refuse(key, source, reason)
-                continue
-            keys.append(key)
-            values.append(value)
-            sources.append(source)
-        pairs = _Pairs(pa.array(keys, pa.string()), pa.array(values, pa.string()), pa.array(sources, pa.string()))
-        return self._without_duplicates(pairs)
+    def _read(self, name: str, usual: str | None, problem: Callable[[str], str | None] | None) -> KaldiTable:
+        """Read a table.
 
-    def _split_lines(self, name: str) -> Iterator[tuple[str, str, str]]:
-        for line in read_lines(self.folder / name):
-            fields = line.data.split(None, 1)
-            try:
-                key = decode(fields[0])
-                value = decode(fields[1].rstrip()) if len(fields) > 1 else ""
-            except NotUtf8Error as error:
-                self._refuse(show(fields[0]), line.source, _in_line(error, line))
-                continue
-            yield key, value, line.source
+        Args:
+            name: Of its file.
+            usual: A pattern of values that are surely good; None takes all.
+            problem: Says what is wrong with any other value.
+        """
+        table = read_table(self.folder / name, self._refuse)
+        if usual is not None and problem is not None:
+            kept = np.ones(len(table), dtype=bool)
+            for row in np.flatnonzero(_unusual(table.values, usual)).tolist():
+                reason = problem(table.values[row].as_py())
+                if reason is not None:
+                    self._refuse(table.keys[row].as_py(), table.source(row), reason)
+                    kept[row] = False
+            table = table.where(kept)
+        return self._without_duplicates(table)
 
-    def _without_duplicates(self, pairs: _Pairs) -> _Pairs:
-        kept = np.ones(len(pairs.keys), dtype=bool)
-        for row, first in duplicate_rows(pa.chunked_array([pairs.keys])):
-            here, there = pairs.sources[row].as_py(), pairs.sources[first].as_py()
-            reason = f"the id is there twice: at {there} and at {here}"
-            self.refused.append(Refusal(pairs.keys[row].as_py(), here, reason))
+    def _without_duplicates(self, table: KaldiTable) -> KaldiTable:
+        if self.distinct is not None and table.keys.equals(self.distinct):
+            return table
+        kept = np.ones(len(table), dtype=bool)
+        for row, first in duplicate_rows(pa.chunked_array([table.keys])):
+            here = table.source(row)
+            reason = f"the id is there twice: at {table.source(first)} and at {here}"
+            self.refused.append(Refusal(table.keys[row].as_py(), here, reason))
             kept[row] = False
-        if kept.all():
-            return pairs
-        mask = pa.array(kept)
-        return _Pairs(pairs.keys.filter(mask), pairs.values.filter(mask), pairs.sources.filter(mask))
+        table = table.where(kept)
+        self.distinct = table.keys
+        return table
 
-    def _refuse_unknown(self, pairs: _Pairs, keys: pa.Array, reason: str) -> None:
-        unknown = np.flatnonzero(pc.invert(pc.is_in(pairs.keys, keys)).to_numpy(zero_copy_only=False))
+    def _refuse_unknown(self, table: KaldiTable, keys: pa.Array, reason: str) -> None:
+        if table.keys.equals(keys):
+            return
+        unknown = np.flatnonzero(pc.invert(pc.is_in(table.keys, keys)).to_numpy(zero_copy_only=False))
         for row in unknown.tolist():
-            key = pairs.keys[row].as_py()
+            key = table.keys[row].as_py()
             if key not in self.spoiled:
-                self.refused.append(Refusal(key, pairs.sources[row].as_py(), reason))
+                self.refused.append(Refusal(key, table.source(row), reason))
 
     def _refuse(self, key: str, source: str, reason: str) -> None:
         if key not in self.spoiled:
@@ -263,10 +271,6 @@ class _Directory:
 def _folder_of(address: str) -> CorpusPath:
     path = corpus_path(address)
     return path.parent if path.name == "wav.scp" else path
-
-
-def _rows(pairs: _Pairs) -> Iterator[tuple[str, str, str]]:
-    return zip(pairs.keys.to_pylist(), pairs.values.to_pylist(), pairs.sources.to_pylist(), strict=True)
 
 
 def _table(
@@ -283,14 +287,40 @@ def _table(
 
 def _metadata(speakers: pa.Array, languages: pa.Array) -> pa.Array:
     """Return the metadata of each row; it repeats, so each is encoded once."""
-    encoded: dict[tuple[str | None, str | None], str | None] = {}
-    values = []
-    for pair in zip(speakers.to_pylist(), languages.to_pylist(), strict=True):
-        if pair not in encoded:
-            fields = dict(zip(("speaker", "language"), pair, strict=True))
-            encoded[pair] = encode_metadata({name: value for name, value in fields.items() if value is not None})
-        values.append(encoded[pair])
-    return pa.array(values, pa.string())
+    columns = {"speaker": speakers.dictionary_encode(), "language": languages.dictionary_encode()}
+    names = {name: [*column.dictionary.to_pylist(), None] for name, column in columns.items()}
+    codes = {
+        name: pc.fill_null(column.indices, len(column.dictionary)).to_numpy(zero_copy_only=False).astype(np.int64)
+        for name, column in columns.items()
+    }
+    several = len(names["language"])
+    pairs, pair_of_row = np.unique(codes["speaker"] * several + codes["language"], return_inverse=True)
+    encoded = []
+    for pair in pairs.tolist():
+        fields = {"speaker": names["speaker"][pair // several], "language": names["language"][pair % several]}
+        encoded.append(encode_metadata({name: value for name, value in fields.items() if value is not None}))
+    return pa.array(encoded, pa.string()).take(pa.array(pair_of_row))
+
+
+def _split_segments(values: pa.Array) -> tuple[pa.Array, NDArray[np.float64], NDArray[np.float64]]:
+    """Return recording, start and end of each segment, all of which are known to have them."""
+    fields = pc.extract_regex(values, _PLAIN_SEGMENT)
+    if not fields.null_count:
+        starts, ends = (fields.field(name).cast(pa.float64()).to_numpy() for name in ("start", "end"))
+        return fields.field("recording"), starts, ends
+    names, begins, stops = zip(*(_fields(value) for value in values.to_pylist()), strict=True)
+    return pa.array(names, pa.string()), np.array(begins, np.float64), np.array(stops, np.float64)
+
+
+def _numbers(values: pa.Array) -> pa.Array:
+    try:
+        return values.cast(pa.float64())
+    except pa.ArrowInvalid:  # spelt in ways that only Python reads: +1.5
+        return pa.array([None if value is None else float(value) for value in values.to_pylist()], pa.float64())
+
+
+def _unusual(values: pa.Array, usual: str) -> NDArray[np.bool_]:
+    return ~np.asarray(pc.match_substring_regex(values, usual).to_numpy(zero_copy_only=False))
 
 
 def _fields(value: str) -> list[str]:
@@ -336,7 +366,3 @@ def _segment_problem(value: str) -> str | None:
     if end != -1 and end <= start:
         return f"the segment ends at {fields[2]} s, not after its start at {fields[1]} s"
     return None
-
-
-def _in_line(error: NotUtf8Error, line: Line) -> str:
-    return f"{error} of the {line.source.rpartition(':')[0]} line {show(line.data[:80])!r}"

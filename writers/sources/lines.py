@@ -10,7 +10,8 @@ from ..byte_files import ArchiveError, SeekableGzip, buffered
 from ..corpus_path import CorpusPath, open_path
 
 _T = TypeVar("_T")
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
+"""What some tools of Windows begin a text file with."""
 
 
 class Line(NamedTuple):
@@ -46,7 +47,7 @@ def read_lines(path: CorpusPath, *, blank: bool = False) -> Iterator[Line]:
         lines = buffered(SeekableGzip(file)) if path.name.endswith(".gz") else file
         try:
             for number, data in enumerate(lines, 1):
-                line = data.removeprefix(_BOM) if number == 1 else data
+                line = data.removeprefix(BOM) if number == 1 else data
                 line = line.rstrip(b"\r\n")
                 if blank or (line and not line.isspace()):
                     yield Line(name, number, line)
