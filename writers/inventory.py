@@ -11,9 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from uttershard.pipeline.dataset.files import local_path
 
-from .listing import PIPE, Listing, Refusal
+from .listing import PIPE, SCHEMA, Listing, Refusal
 from .locators import Place, parse_parts, parse_place
 
 _CHUNK = 4096
@@ -25,6 +26,7 @@ def take_inventory(listing: Listing) -> Listing:
     """Add a column `size` (int64 bytes of the file; null for pipes and remote files) and sort by key.
 
     Sorted, since what follows (fingerprint, shuffle) must not depend on the order in which a corpus is listed.
+    The table is taken over, and the listing that was given is empty afterwards: there is memory for one, not for two.
     """
     table = listing.utterances
     if not table.num_rows:
@@ -41,7 +43,14 @@ def take_inventory(listing: Listing) -> Listing:
     table = table.append_column("size", sizes.take(uris.indices))
     if reasons:
         table = table.filter(pa.array(~bad))
-    return replace(listing, utterances=table.sort_by("key").combine_chunks(), refused=refused)
+    order, names, columns = pc.sort_indices(table["key"]), table.column_names, table.columns
+    listing.utterances = SCHEMA.empty_table()
+    del table, uris
+    for place, column in enumerate(columns):
+        columns[place] = column.take(order).combine_chunks()
+        del column
+        pa.default_memory_pool().release_unused()  # else freed columns stay resident beside their sorted copies
+    return replace(listing, utterances=pa.table(columns, names=names), refused=refused)
 
 
 def _look_up(uris: pa.Array) -> tuple[pa.Array, dict[int, str]]:

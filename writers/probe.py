@@ -76,7 +76,9 @@ def probe_corpus(table: pa.Table, settings: PackSettings, run: RunChunks) -> Pro
     good[list(reasons)] = False
     refused = [_refusal(table, row, reason) for row, reason in reasons.items()]
     estimate = _estimate_bytes(table, seconds, file_of_row, facts, settings)
-    table = table.append_column("seconds", pa.array(seconds)).filter(pa.array(good))
+    table = table.append_column("seconds", pa.array(seconds))
+    if reasons:  # else a copy of the whole corpus for nothing
+        table = table.filter(pa.array(good))
     return Probed(table, refused, int(estimate[good].sum()))
 
 
