@@ -6,6 +6,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from corpora import write_audio, write_lines
 from test_source_examples import CORPORA
 from typer.testing import CliRunner
 from uttershard.pipeline import ShardSet
@@ -23,6 +24,8 @@ def test_every_command(repository: Path, tmp_path: Path, monkeypatch: pytest.Mon
     for name in ("librispeech", "commonvoice", "lhotse", "hf", "nemo", "webdataset"):
         CORPORA[name]()
     CORPORA["kaldi"]()
+    write_audio(tmp_path / "LJSpeech-1.1/wavs/LJ-1.wav", 0.1)
+    write_lines(tmp_path / "LJSpeech-1.1/metadata.csv", 'LJ-1|"No." 1|"No." one')
     (tmp_path / "data/train/utt2spk").write_text("a tom\n")
     with tarfile.open("corpus.tar.gz", "w:gz") as tar:
         tar.add("data/train", "corpus")

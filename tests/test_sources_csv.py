@@ -47,6 +47,26 @@ def test_delimiter_and_header_by_option(folder: Path) -> None:
     assert listing.utterances["text"].to_pylist() == ["First, of all", "Second"]
 
 
+def test_table_without_header_that_names_no_files(folder: Path) -> None:
+    """LJSpeech's own layout: `id|text|normalised`, quotes that are text, audio in wavs/."""
+    write_audio(folder / "wavs" / "LJ-1.wav")
+    path = write_lines(folder / "metadata.csv", 'LJ-1|"Printing" he said in 1|"Printing" he said in one')
+    with pytest.raises(ConfigError, match=r"the first line is one column, 'LJ-1\|.*. If \| .*--option 'delimiter=\|'"):
+        CsvSource(str(path), delimiter=",").list_utterances()
+    with pytest.raises(ConfigError, match="if that line is no header, name all columns with --option header=id,text"):
+        CsvSource(str(path), delimiter="|").list_utterances()
+    source = CsvSource(str(path), audio="wavs/{id}.wav", delimiter="|", header="id,raw,text")
+    [row] = source.list_utterances().utterances.select(["key", "uri", "text", "metadata"]).to_pylist()
+    assert row == {
+        "key": "LJ-1",
+        "uri": str(folder / "wavs/LJ-1.wav"),
+        "text": '"Printing" he said in one',
+        "metadata": r'{"raw":"\"Printing\" he said in 1"}',
+    }
+    with pytest.raises(ConfigError, match="no column 'clip'; the option header names id, raw, text"):
+        CsvSource(str(path), audio="{clip}.wav", delimiter="|", header="id,raw,text").list_utterances()
+
+
 def test_segments(folder: Path) -> None:
     path = write_lines(folder / "t.csv", "id,wav,begin,len", "a,one.wav,0.5,0.25")
     listing = CsvSource(str(path), audio="wav", offset="begin", duration="len").list_utterances()
@@ -75,13 +95,18 @@ def test_bad_row(folder: Path, line: str | bytes, reason: str) -> None:
 
 def test_bad_header(folder: Path) -> None:
     path = write_lines(folder / "t.csv", "file,text", "one.wav,x")
-    with pytest.raises(ConfigError, match=r"no column 'audio_filepath'; there are file, text.*audio=COLUMN"):
+    with pytest.raises(
+        ConfigError, match=r"no column 'audio_filepath'; the first line names 'file', 'text'.*audio=COLUMN"
+    ):
         CsvSource(str(path)).list_utterances()
     with pytest.raises(ConfigError, match="no column 'clip'"):
         CsvSource(str(path), audio="file", id="clip").list_utterances()
     path = write_lines(folder / "t.csv", "audio_filepath,text,text", "one.wav,x,y")
     with pytest.raises(ConfigError, match="the column 'text' twice"):
         CsvSource(str(path)).list_utterances()
-    (folder / "t.csv").write_bytes(b"")
+    write_lines(path, '"one"two,x')
+    with pytest.raises(DataError, match="no line can be read; first: not a row of the table"):
+        CsvSource(str(path)).list_utterances()
+    path.write_bytes(b"")
     with pytest.raises(DataError, match="not even a header"):
         CsvSource(str(path)).list_utterances()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from corpora import write_audio
-from uttershard.pipeline.errors import DataError
+from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.writers.sources.folder import FolderSource
 
 
@@ -21,6 +21,18 @@ def test_audio_with_transcripts_beside(tmp_path: Path) -> None:
         {"key": "a", "uri": str(tmp_path / "a.wav"), "text": "hello", "origin": "a.wav"},
         {"key": "b/one.two", "uri": str(tmp_path / "b/one.two.FLAC"), "text": None, "origin": "b/one.two.FLAC"},
     ]
+
+
+def test_transcripts_in_a_table_are_not_passed_over(tmp_path: Path) -> None:
+    write_audio(tmp_path / "wavs" / "a.wav")
+    (tmp_path / "metadata.csv").write_text("a|hello\n", "utf-8")
+    with pytest.raises(ConfigError, match=r"but there is metadata.csv.*pack .*/metadata.csv; .*--option tables=ignore"):
+        FolderSource(str(tmp_path)).list_utterances()
+    assert FolderSource(str(tmp_path), tables="ignore").list_utterances().utterances["text"].to_pylist() == [None]
+    with pytest.raises(ConfigError, match="tables is 'yes'"):
+        FolderSource(str(tmp_path), tables="yes").list_utterances()
+    (tmp_path / "wavs" / "a.txt").write_text("hello", "utf-8")
+    assert FolderSource(str(tmp_path)).list_utterances().utterances["text"].to_pylist() == ["hello"]
 
 
 def test_links_are_followed_and_loops_are_not(tmp_path: Path) -> None:

@@ -37,9 +37,12 @@ def test_guess(folder: Path, address: str, name: str) -> None:
     assert open_source(f"file://{folder / address}").name == name
 
 
-@pytest.mark.parametrize("address", ["empty", "other", "none"])
-def test_what_cannot_be_guessed(folder: Path, address: str) -> None:
-    with pytest.raises(ConfigError, match="--from, one of: espnet, kaldi, .*csv, folder"):
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [("empty", "folder without audio"), ("other", "no kind that can be told"), ("none", "does not exist")],
+)
+def test_what_cannot_be_guessed(folder: Path, address: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=f"{reason}.*--from, one of: espnet, kaldi, .*csv, folder"):
         open_source(str(folder / address))
 
 

@@ -1,10 +1,11 @@
 """CSV and TSV tables with a header: named columns, one row an utterance; columns that have no role are metadata.
 
-A `.csv` is read with quotes (RFC 4180), a `.tsv` without, as Common Voice and most corpus tools write it: there a quote
-is part of the text. An empty field is a missing one, except for the text.
+Between commas a field may be quoted (RFC 4180). Between tabs or `|`, as Common Voice and LJSpeech write, a quote is
+part of the text. An empty field is a missing one, except for the text.
 """
 
 import csv
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,6 +18,10 @@ from .base import is_file_called, parse_seconds
 from .lines import NotUtf8Error, batched, decode, read_lines
 from .records import BadRecordError, FieldNames, add_record, add_records
 
+_UNQUOTED = "\t|"
+_DELIMITERS = "|\t;,"
+_COLUMN_IN_PATTERN = re.compile(r"\{([^{}]*)\}")
+
 
 @dataclass(frozen=True)
 class CsvSource:
@@ -28,6 +33,7 @@ class CsvSource:
 
     address: str
     audio: str = "audio_filepath"
+    """A column, or a pattern with columns in braces: `wavs/{id}.wav`, for tables that name no file."""
     text: str = "text"
     duration: str = "duration"
     offset: str = "offset"
@@ -51,7 +57,7 @@ class CsvSource:
         builder = ListingBuilder(refused_members(path))
         names = FieldNames(self.audio, self.text, self.duration, self.offset, self.id)
         rows = self._rows(path, builder)
-        header = self._header(path, rows)
+        header = self._header(path, rows, builder)
         folder = path.parent
         for batch in batched(rows):
             origins = [f"{path.name}:{number}" for number, _ in batch]
@@ -64,34 +70,50 @@ class CsvSource:
                         builder.refuse(error.key, origin, str(error))
         return builder.finish(root_of(path.parent), str(path))
 
-    def _header(self, path: CorpusPath, rows: Iterator[tuple[int, list[str]]]) -> list[str]:
+    def _header(self, path: CorpusPath, rows: Iterator[tuple[int, list[str]]], builder: ListingBuilder) -> list[str]:
         if self.header is not None:
             header = [name.strip() for name in self.header.split(",")]
         else:
             first = next(rows, None)
             if first is None:
-                raise DataError(f"{path}: empty, not even a header")
+                unread = f"no line can be read; first: {builder.refused[0].reason}" if builder.refused else None
+                raise DataError(f"{path}: {unread or 'empty, not even a header'}")
             header = [name.strip() for name in first[1]]
         repeated = [name for name in header if header.count(name) > 1]
         if repeated:
             raise ConfigError(f"{path}: the header has the column {repeated[0]!r} twice")
-        for option, column in (("audio", self.audio), ("id", self.id)):
+        wanted = [("audio", column) for column in self._audio_columns or (self.audio,)]
+        for option, column in (*wanted, ("id", self.id)):
             if column is not None and column not in header:
-                raise ConfigError(
-                    f"{path}: no column {column!r}; there are {', '.join(header)}. "
-                    f"Name the right one with the option {option}=COLUMN"
-                )
+                raise ConfigError(f"{path}: no column {column!r}; {self._advice(option, header)}")
         return header
 
+    @property
+    def _audio_columns(self) -> tuple[str, ...]:
+        return tuple(_COLUMN_IN_PATTERN.findall(self.audio))
+
+    def _advice(self, option: str, header: list[str]) -> str:
+        if self.header is not None:
+            return f"the option header names {', '.join(header)}. Name the right one with --option {option}=COLUMN"
+        if len(header) == 1 and (other := next((mark for mark in _DELIMITERS if mark in header[0]), None)):
+            separator = "TAB" if other == "\t" else other
+            return (
+                f"the first line is one column, {_short(header[0])}. If {separator} separates columns, say so with "
+                f"--option 'delimiter={other}'"
+            )
+        return (
+            f"the first line names {', '.join(map(_short, header))}. Name the right one with --option {option}=COLUMN; "
+            "if that line is no header, name all columns with --option header=id,text,…"
+        )
+
     def _rows(self, path: CorpusPath, builder: ListingBuilder) -> Iterator[tuple[int, list[str]]]:
-        tabs = path.suffix.lower() == ".tsv"
-        delimiter = self.delimiter if self.delimiter is not None else "\t" if tabs else ","
+        delimiter = self.delimiter or ("\t" if path.suffix.lower() == ".tsv" else ",")
         if len(delimiter) != 1:
             raise ConfigError(f"the delimiter must be one character, found {delimiter!r}")
         lines = _Lines(path, builder)
         reader = (
             csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
-            if tabs
+            if delimiter in _UNQUOTED
             else csv.reader(lines, delimiter=delimiter, strict=True)
         )
         while True:
@@ -123,7 +145,7 @@ class CsvSource:
             seconds = parse_seconds(value) if value else None
             if seconds is not None:
                 record[name] = seconds
-        if self._audio_columns and all(column in record for column in self._audio_columns):
+        if "{" in self.audio and all(column in record for column in self._audio_columns):
             record[self.audio] = _COLUMN_IN_PATTERN.sub(lambda column: record[column[1]], self.audio)
         return record
 

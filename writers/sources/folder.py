@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import ClassVar
 
 from uttershard.pipeline.dataset.files import local_path
-from uttershard.pipeline.errors import DataError
+from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.pipeline.reading.codecs import AUDIO_EXTENSIONS
 
 from ..archives import is_archive
 from ..corpus_path import CorpusPath, VirtualPath, corpus_path, files_below, read_path, refused_members, root_of, uri_of
 from ..listing import Listing, ListingBuilder
 from .lines import NotUtf8Error, decode
+
+_TABLES = (".csv", ".tsv", ".jsonl")
+"""Endings of what may hold the transcripts. A corpus packed without them is noticed when it is trained on."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class FolderSource:
     """
 
     address: str
+    tables: str | None = None
+    """"ignore": a table or manifest among the audio files is none of their transcripts."""
 
     name: ClassVar[str] = "folder"
 
@@ -37,12 +42,20 @@ class FolderSource:
 
     def list_utterances(self) -> Listing:
         """List the audio files in the order of their paths."""
+        if self.tables not in (None, "ignore"):
+            raise ConfigError(f"tables is {self.tables!r}; it can be left out, or ignore")
         root = corpus_path(self.address)
         if not root.is_dir():
             raise DataError(f"{root}: not a folder")
         builder = ListingBuilder(refused_members(root))
         names = list(files_below(root))
         transcripts = {name for name in names if name.endswith(".txt")}
+        tables = [name for name in names if "/" not in name and name.lower().endswith(_TABLES)]
+        if tables and not transcripts and self.tables != "ignore":
+            raise ConfigError(
+                f"{root}: no audio file has a .txt beside it, but there is {tables[0]}. If it has the transcripts, "
+                f"pack {root / tables[0]}; if not, say --option tables=ignore"
+            )
         for relative in filter(_is_audio, names):
             key = posixpath.splitext(relative)[0]
             try:

@@ -2,11 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from uttershard.pipeline.dataset.files import local_path
 from uttershard.pipeline.errors import ConfigError
 
-from .base import Source
+from .base import Source, may_be_corpus
 from .commonvoice import CommonvoiceSource
 from .csv import CsvSource
 from .folder import FolderSource
@@ -90,7 +92,13 @@ def _guess(address: str) -> type[Source]:
     for source in _SOURCES.values():
         if source.matches(address):
             return source
+    path = local_path(address)
+    if path is not None and not may_be_corpus(address):
+        reason = "does not exist"
+    elif path is not None and Path(path).is_dir():
+        reason = "is a folder without audio files and lists of a known name"
+    else:
+        reason = "is of no kind that can be told by its name"
     raise ConfigError(
-        f"can't tell what kind of corpus {address!r} is (does it exist?); name it with --from, one of: "
-        f"{', '.join(_SOURCES)}"
+        f"{address!r} {reason}; if it is a corpus, name its kind with --from, one of: {', '.join(_SOURCES)}"
     )
