@@ -1,11 +1,11 @@
 """The audio of one utterance as it is packed: the source's own bytes if nothing is to change, else made anew.
 
-A 16-bit source stays 16-bit, a 24-bit one 24-bit, a float one float (as WAV, for FLAC has none) unless a codec is asked
-for that can't hold it; lossy sources are taken for 16-bit.
+A 16-bit source stays 16-bit, a 24-bit one 24-bit, one of 32 bits or floats what it is (as WAV, for FLAC has neither)
+unless a codec is asked for that can't hold it; lossy sources are taken for 16-bit.
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -13,6 +13,7 @@ import soundfile
 from numpy.typing import NDArray
 from uttershard.pipeline.errors import ConfigError
 from uttershard.pipeline.reading.codecs import CODECS, AudioError, AudioInfo, decode, measure, probe
+from uttershard.pipeline.reading.codecs.base import Depth
 from uttershard.pipeline.reading.convert import to_float32
 
 from .audio_files import open_audio
@@ -22,11 +23,8 @@ from .locators import Part, parse_parts
 from .probe import TOLERANCE_SECONDS, segment_problem
 from .settings import PackSettings
 
-_FLOAT_WAV = frozenset({"FLOAT", "DOUBLE", "PCM_32"})
-"""WAV subtypes that need float32 to keep what the decoder gives."""
-
-
-_DEPTHS = ("PCM_16", "PCM_24", "FLOAT")
+_DEPTHS: tuple[Depth, ...] = ("PCM_16", "PCM_24", "PCM_32", "FLOAT")
+_WAV_ONLY = frozenset({"PCM_32", "FLOAT"})
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ def fetch(uri: str, start: float | None, end: float | None, settings: PackSettin
         return _encode(samples, info, _depth(file, info), settings)
 
 
-def _depth_of_parts(parts: Sequence[Part]) -> str:
+def _depth_of_parts(parts: Sequence[Part]) -> Depth:
     """Return the subtype that keeps all that the deepest of some files holds."""
     depths = []
     for part in parts:
@@ -82,8 +80,10 @@ def _whole(file: BinaryIO, settings: PackSettings) -> PackedAudio:
     info = measure(data)
     if _stays(info, settings):
         return PackedAudio(data, info)
-    samples = decode(info.codec, data, info.num_samples, info.channels)
-    return _encode(samples, info, _depth(io.BytesIO(data), info), settings)
+    depth = _depth(io.BytesIO(data), info)
+    if depth == "PCM_32":
+        return _encode(_cut(io.BytesIO(data), info, 0, info.num_samples), info, depth, settings)
+    return _encode(decode(info.codec, data, info.num_samples, info.channels), info, depth, settings)
 
 
 def _stays(info: AudioInfo, settings: PackSettings) -> bool:
@@ -109,7 +109,10 @@ def _sample_range(start: float, end: float | None, info: AudioInfo) -> tuple[int
 
 def _cut(file: BinaryIO, info: AudioInfo, first: int, last: int) -> NDArray[Any]:
     """Return samples `first` to `last`, holding no more than those in memory where the codec allows it."""
-    cut = CODECS[info.codec].cut
+    codec = CODECS[info.codec]
+    cut: Callable[[BinaryIO, int, int], NDArray[Any]] | None = codec.cut
+    if codec.cut_int32 is not None and _depth(file, info) == "PCM_32":
+        cut = codec.cut_int32
     if cut is not None:
         return cut(file, first, last)
     file.seek(0)
@@ -124,36 +127,26 @@ def _cut(file: BinaryIO, info: AudioInfo, first: int, last: int) -> NDArray[Any]
     return samples
 
 
-def _depth(file: BinaryIO, info: AudioInfo) -> str:
-    """Return the subtype that keeps all that the source holds: PCM_16, PCM_24 or FLOAT."""
+def _depth(file: BinaryIO, info: AudioInfo) -> Depth:
+    """Return the subtype that keeps all that the source holds."""
     depth = CODECS[info.codec].depth
     if depth is not None:
         return depth(file)
-    if info.dtype == "int16" or info.codec not in ("wav", "flac"):
-        return "PCM_16"
-    if info.codec == "flac":
-        return "PCM_24"
-    file.seek(0)
-    try:
-        subtype = soundfile.info(file).subtype
-    except soundfile.LibsndfileError:
-        return "FLOAT"  # our decoder reads it, so its samples can be kept as they come out
-    if subtype in _FLOAT_WAV:
-        return "FLOAT"
-    return "PCM_24" if subtype == "PCM_24" else "PCM_16"
+    return "PCM_24" if info.codec == "flac" and info.dtype != "int16" else "PCM_16"
 
 
-def _encode(samples: NDArray[Any], info: AudioInfo, depth: str, settings: PackSettings) -> PackedAudio:
+def _encode(samples: NDArray[Any], info: AudioInfo, depth: Depth, settings: PackSettings) -> PackedAudio:
     rate = settings.sample_rate or info.sample_rate
     channels = settings.channels or info.channels
     codec = settings.codec
     if codec == "keep":
-        codec = "wav" if depth == "FLOAT" else "flac"
-    if codec == "flac" and depth == "FLOAT":
+        codec = "wav" if depth in _WAV_ONLY else "flac"
+    if codec == "flac" and depth in _WAV_ONLY:
         depth = "PCM_24"
     try:
         if rate != info.sample_rate or channels != info.channels:
             # In float32, so that rounding happens once, in the encoder.
+            depth = "FLOAT" if depth == "PCM_32" else depth
             samples = resample(mix_channels(to_float32(samples), channels), info.sample_rate, rate)
         data = encode(samples, rate, codec, subtype="OPUS" if codec == "opus" else depth)
     except ConfigError as error:

@@ -30,7 +30,7 @@ _SUBTYPES = {
 }
 _ALLOWED_SUBTYPES = {
     "flac": ("PCM_16", "PCM_24"),
-    "wav": ("PCM_16", "PCM_24", "FLOAT"),
+    "wav": ("PCM_16", "PCM_24", "PCM_32", "FLOAT"),
     "opus": ("OPUS",),
 }
 
@@ -42,8 +42,8 @@ def encode(samples: NDArray[Any], sample_rate: int, codec: str, *, subtype: str 
         samples: int16, int32 (full scale) or float32 (-1 to 1), [n] or [n, channels].
         sample_rate: In Hz; Opus has 8, 12, 16, 24 and 48 kHz only.
         codec: "flac", "wav" or "opus".
-        subtype: "PCM_16", "PCM_24" or (WAV only) "FLOAT". By default as deep as the samples: int16 gives PCM_16,
-            int32 PCM_24, float32 FLOAT in WAV and PCM_16 in FLAC.
+        subtype: "PCM_16", "PCM_24" or, of WAV only, "PCM_32" or "FLOAT". By default as deep as the samples: int16 gives
+            PCM_16, int32 PCM_24, float32 FLOAT in WAV and PCM_16 in FLAC.
 
     Raises:
         ConfigError: The codec, subtype, rate, type or shape is not one of those.
@@ -80,6 +80,8 @@ def _fitted(samples: NDArray[Any], subtype: str) -> NDArray[Any]:
     """Samples of the type from which libsndfile makes that subtype without wrapping or a conversion of its own."""
     if subtype == "PCM_16":
         return to_int16(samples)
+    if subtype == "PCM_32":
+        return samples if samples.dtype == np.int32 else to_integers(to_float32(samples), 32)
     if subtype == "PCM_24":
         # libsndfile takes the upper 24 bits of 32.
         return samples if samples.dtype.kind == "i" else to_integers(samples, 24) << 8

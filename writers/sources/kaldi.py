@@ -18,7 +18,7 @@ transcript may begin with any other kind of space. Source: https://kaldi-asr.org
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -242,7 +242,7 @@ class _Directory:
 
     def _without_duplicates(self, table: KaldiTable) -> KaldiTable:
         if self.distinct is not None and table.keys.equals(self.distinct):
-            return table
+            return replace(table, keys=self.distinct)  # one copy of the ids in memory
         kept = np.ones(len(table), dtype=bool)
         for row, first in duplicate_rows(pa.chunked_array([table.keys])):
             here = table.source(row)

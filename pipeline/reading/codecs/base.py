@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ...errors import DataError
 
-Depth: TypeAlias = Literal["PCM_16", "PCM_24", "FLOAT"]
+Depth: TypeAlias = Literal["PCM_16", "PCM_24", "PCM_32", "FLOAT"]
 DType: TypeAlias = Literal["int16", "float32"]
 Samples: TypeAlias = NDArray[np.int16] | NDArray[np.float32]
 Scratch: TypeAlias = NDArray[np.int16] | NDArray[np.float32] | None
@@ -59,7 +59,8 @@ class Codec:
         packable: Whether its files stand in our shards as they are; others are decoded and packed as FLAC or WAV.
         cut: Samples from first to last of a seekable file, holding no more of them in memory; None where libsndfile
             seeks to the sample.
-        depth: What keeps all that a file's samples hold; None for codecs that libsndfile knows, and lossy ones.
+        depth: What keeps all that a file's samples hold; None for FLAC, whose dtype says it, and lossy codecs.
+        cut_int32: As `cut`, of files whose depth is PCM_32: as integers, since float32 holds 24 bits of them.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Codec:
     packable: bool = True
     cut: Callable[[BinaryIO, int, int], Samples] | None = None
     depth: Callable[[BinaryIO], Depth] | None = None
+    cut_int32: Callable[[BinaryIO, int, int], NDArray[np.int32]] | None = None
 
 
 def as_bytes_view(data: bytes | bytearray | memoryview) -> memoryview:
@@ -95,6 +97,18 @@ def read_at(file: BinaryIO, start: int, count: int) -> memoryview:
     """Up to `count` bytes of a seekable file from `start`; fewer only at its end."""
     file.seek(start)
     return memoryview(file.read(count))
+
+
+def read_frames(file: BinaryIO, data_start: int, frame_bytes: int, first: int, last: int) -> memoryview:
+    """Uncompressed samples `first` to `last` of all channels.
+
+    Raises:
+        AudioError: The file ends before them.
+    """
+    data = read_at(file, data_start + first * frame_bytes, (last - first) * frame_bytes)
+    if len(data) < (last - first) * frame_bytes:
+        raise AudioError(f"truncated: {last - first} samples wanted from {first} on, found {len(data) // frame_bytes}")
+    return data
 
 
 def require_samples(info: AudioInfo) -> AudioInfo:

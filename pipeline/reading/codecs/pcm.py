@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .base import Depth
+
 
 def from_integers(raw: NDArray[np.uint8], width: int, *, big_endian: bool) -> NDArray[Any]:
     """Samples of signed integers of 1 to 4 bytes; 16-bit little-endian ones are a view of `raw`."""
@@ -24,6 +26,16 @@ def from_integers(raw: NDArray[np.uint8], width: int, *, big_endian: bool) -> ND
         wide[:, slice(0, 3) if big_endian else slice(1, 4)] = raw.reshape(-1, 3)
         raw = wide.reshape(-1)
     return raw.view(f"{order}i4").astype(np.float32) * np.float32(2**-31)
+
+
+def exact_int32(raw: NDArray[np.uint8], *, big_endian: bool) -> NDArray[np.int32]:
+    """Samples of 32-bit integers as they are; float32 holds 24 bits of them."""
+    return raw.view(f"{'>' if big_endian else '<'}i4").astype(np.int32, copy=False)
+
+
+def depth_of_integers(width: int) -> Depth:
+    """What keeps all that integers of so many bytes hold."""
+    return "PCM_32" if width == 4 else "PCM_24" if width == 3 else "PCM_16"
 
 
 def from_floats(raw: NDArray[np.uint8], width: int, *, big_endian: bool) -> NDArray[np.float32]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .base import (
     AudioInfo,
@@ -17,13 +18,14 @@ from .base import (
     Scratch,
     file_size,
     read_at,
+    read_frames,
     require_channels,
     require_count,
     require_samples,
     shaped,
     truncated,
 )
-from .pcm import ALAW, MULAW, from_floats, from_integers
+from .pcm import ALAW, MULAW, depth_of_integers, exact_int32, from_floats, from_integers
 
 ReadAt = Callable[[int, int], memoryview]
 """Bytes of a file, (start, count); fewer only at its end."""
@@ -57,9 +59,9 @@ class PcmLayout:
     @property
     def depth(self) -> Depth:
         """What keeps all that the samples hold."""
-        if self.kind == "float" or self.width == 4:
+        if self.kind == "float":
             return "FLOAT"
-        return "PCM_24" if self.width == 3 else "PCM_16"
+        return depth_of_integers(self.width)
 
     def count(self, file_bytes: int) -> int:
         """Samples of each channel in a file of that many bytes.
@@ -123,10 +125,12 @@ def pcm_codec(
 
     def cut(file: BinaryIO, first: int, last: int) -> Samples:
         layout = parse_file(file)
-        start, count = layout.data_start + first * layout.frame_bytes, last - first
-        data = read_at(file, start, count * layout.frame_bytes)
-        require_count(len(data) // layout.frame_bytes, count)
-        return layout.decode(data)
+        return layout.decode(read_frames(file, layout.data_start, layout.frame_bytes, first, last))
+
+    def cut_int32(file: BinaryIO, first: int, last: int) -> NDArray[np.int32]:
+        layout = parse_file(file)
+        raw = np.frombuffer(read_frames(file, layout.data_start, layout.frame_bytes, first, last), np.uint8)
+        return shaped(exact_int32(raw, big_endian=layout.big_endian), layout.channels)
 
     return Codec(
         name=name,
@@ -140,4 +144,5 @@ def pcm_codec(
         packable=False,
         cut=cut,
         depth=lambda file: parse_file(file).depth,
+        cut_int32=cut_int32,
     )

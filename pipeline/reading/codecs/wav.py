@@ -22,18 +22,20 @@ from .base import (
     AudioError,
     AudioInfo,
     Codec,
+    Depth,
     DType,
     Samples,
     Scratch,
     file_size,
     read_at,
+    read_frames,
     require_channels,
     require_count,
     require_samples,
     shaped,
     truncated,
 )
-from .pcm import ALAW, MULAW, from_floats, from_integers
+from .pcm import ALAW, MULAW, depth_of_integers, exact_int32, from_floats, from_integers
 
 _PCM, _FLOAT, _ALAW, _MULAW, _EXTENSIBLE = 0x0001, 0x0003, 0x0006, 0x0007, 0xFFFE
 
@@ -174,6 +176,30 @@ def _peek_dtype(data: memoryview) -> DType:
     return _walk_memory(data).dtype
 
 
+def _layout_of(file: BinaryIO) -> _Layout:
+    return _walk(lambda start, count: read_at(file, start, count), file_size(file))
+
+
+def _raw(file: BinaryIO, layout: _Layout, first: int, last: int) -> NDArray[np.uint8]:
+    frame_bytes = layout.format.encoding[1] * layout.format.channels
+    return np.frombuffer(read_frames(file, layout.data_start, frame_bytes, first, last), np.uint8)
+
+
+def _cut(file: BinaryIO, first: int, last: int) -> Samples:
+    layout = _layout_of(file)
+    return shaped(_CONVERTERS[layout.format.encoding](_raw(file, layout, first, last)), layout.format.channels)
+
+
+def _cut_int32(file: BinaryIO, first: int, last: int) -> NDArray[np.int32]:
+    layout = _layout_of(file)
+    return shaped(exact_int32(_raw(file, layout, first, last), big_endian=False), layout.format.channels)
+
+
+def _depth(file: BinaryIO) -> Depth:
+    tag, width = _layout_of(file).format.encoding
+    return "FLOAT" if tag == _FLOAT else depth_of_integers(width)
+
+
 _CONVERTERS: dict[tuple[int, int], Callable[[NDArray[np.uint8]], NDArray[Any]]] = {
     # Bytes are unsigned, wider integers signed.
     (_PCM, 1): lambda raw: from_integers(raw ^ np.uint8(0x80), 1, big_endian=False),
@@ -195,4 +221,7 @@ CODEC = Codec(
     probe=_probe,
     decode=_decode,
     peek_dtype=_peek_dtype,
+    cut=_cut,
+    depth=_depth,
+    cut_int32=_cut_int32,
 )
