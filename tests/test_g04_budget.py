@@ -60,6 +60,10 @@ def test_no_batch_over_the_budget_when_steps_are_split(case: Case, times: float)
 @given(case=cases(fewest_per_shard=1), budget=st.integers(1, 3000))
 def test_oversize_drop_leaves_out_and_counts(case: Case, budget: int) -> None:
     batching = Batching(batch_bins=budget, oversize="drop", equal_steps="off")
+    if budget < case.frames.min():
+        with pytest.raises(ConfigError, match=f"all {case.frames.size} utterances are longer than batch_bins={budget}"):
+            case.cycle(case.corpus(), batching)
+        return
     layouts = case.cycle(case.corpus(), batching)
     delivered = np.concatenate([layout.plan(r).rows for layout in layouts for r in range(layout.world_size)])
     fitting = np.flatnonzero(case.frames <= budget)

@@ -182,6 +182,14 @@ def test_an_older_iterator_takes_nothing_from_a_newer_one(
     assert [first, *map(seen, new)] == [batch for batch in uninterrupted if batch.epoch == 1]
 
 
+def test_an_older_iterator_that_gave_nothing_yet_is_over_too(flac: Packed, uninterrupted: list[Seen]) -> None:
+    loader = flac.loader()
+    old, new = iter(loader), iter(loader)
+    with pytest.raises(ConfigError, match="this iteration of the loader is over"):
+        next(old)
+    assert [seen(batch) for batch in new] == [batch for batch in uninterrupted if batch.epoch == 0]
+
+
 @pytest.mark.parametrize("hands", HANDS, ids=str)
 def test_loading_ends_the_running_iteration(flac: Packed, uninterrupted: list[Seen], hands: dict[str, Any]) -> None:
     loader = flac.loader(**hands)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packed import Packed
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.pipeline.planning import filters as filters_module
 from uttershard.pipeline.planning.filters import apply_filters
@@ -186,3 +187,8 @@ def test_frames_that_make_no_sense_are_refused() -> None:
     for shift in (0, -1, float("nan"), True, 11, "x"):
         with pytest.raises(ConfigError, match="frame_shift"):
             count_frames([3], 16_000, shift)  # type: ignore[arg-type]
+
+
+def test_an_unknown_column_is_named_with_all_that_there_are(flac: Packed) -> None:
+    with pytest.raises(ConfigError, match=r"no column 'speeker'; there are key, .*text_chars, xxh3, speaker.*seconds"):
+        flac.loader(where="speeker == 's1'")

@@ -16,6 +16,7 @@ from ..dataset.sidecar import sidecar_schema
 from ..dataset.stats import COLUMNS as MEASURED_COLUMNS
 from ..errors import ConfigError, ShardingError
 from ..planning.corpus import Corpus, build_corpus
+from ..planning.filters import check_columns
 from ..planning.mixing import mix_corpora
 from ..planning.settings import Batching, Filters, Sharding
 from ..planning.speed import Speed
@@ -93,6 +94,7 @@ def load_columns(data: ShardSet | OpenMix, settings: PlanSettings) -> Columns:
     """
     if isinstance(data, OpenMix):
         return _load_mix(data, settings)
+    check_columns([*data.columns, *(MEASURED if settings.stats is not None else ())], settings.filters)
     table = data.index(_needed(data, settings.filters, settings), stats=settings.stats)
     corpus = _corpus(table, data.rows_per_shard, settings, settings.filters)
     identity: dict[str, Any] = {"dataset": data.digest}
@@ -119,8 +121,9 @@ def _load_mix(data: OpenMix, settings: PlanSettings) -> Columns:
     tables, parts, ids = [], [], []
     for name, shards, own in data.parts:
         filters = _both(settings.filters, own)
-        table = _with_nulls(shards.index(_needed(shards, filters, settings)), filters, data.shards)
         try:
+            check_columns(data.shards.columns, filters)
+            table = _with_nulls(shards.index(_needed(shards, filters, settings)), filters, data.shards)
             corpus = _corpus(table, shards.rows_per_shard, settings, filters)
         except ConfigError as error:
             raise ConfigError(f"dataset {name!r}: {error}") from error

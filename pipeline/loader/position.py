@@ -62,7 +62,10 @@ class Position:
 
     def follow(self, batches: Iterator[Batch], steps: int) -> Iterator[Batch]:
         """Pass the batches of the iteration on, moving along."""
-        iteration = self._iteration
+        # The number is taken now, not with the first batch: by then, another iteration may have begun.
+        return self._follow(batches, steps, self._iteration)
+
+    def _follow(self, batches: Iterator[Batch], steps: int, iteration: int) -> Iterator[Batch]:
         while True:
             if iteration != self._iteration:
                 raise ConfigError(

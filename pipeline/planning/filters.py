@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -38,7 +38,7 @@ def apply_filters(
     Raises:
         ConfigError: a rule names a column that is not there, or does not fit the types of its columns.
     """
-    _check_columns(columns, filters)
+    check_columns(columns.column_names, filters)
     counts = {"kept": 0, "too_short": 0, "too_long": 0} | {_reason(rule): 0 for rule in filters.where}
     kept = np.ones(columns.num_rows, np.bool_)
     first = 0
@@ -55,13 +55,14 @@ def _reason(rule: Where) -> str:
     return f"where {rule.text}" if rule.text in _OTHER_COUNTS else rule.text
 
 
-def _check_columns(columns: pa.Table, filters: Filters) -> None:
+def check_columns(available: Sequence[str], filters: Filters) -> None:
+    """Raise ConfigError for a rule that names a column which is not among these and not derived."""
     for rule in filters.where:
         for name in sorted(rule.columns or ()):
-            if name not in columns.column_names and name not in _DERIVED:
+            if name not in available and name not in _DERIVED:
                 raise ConfigError(
                     f"where={rule.text!r}: there is no column {name!r}; there are "
-                    f"{', '.join(columns.column_names)}, and the derived {' and '.join(_DERIVED)}"
+                    f"{', '.join(available)}, and the derived {' and '.join(_DERIVED)}"
                 )
 
 

@@ -281,7 +281,7 @@ def count_oversize(corpus: Corpus, batching: Batching) -> int:
     """Return how many kept utterances do not fit the budget.
 
     Raises:
-        ConfigError: there are some, and oversize is "error".
+        ConfigError: there are some and oversize is "error", or all do not and it is "drop".
     """
     limit = batching.longest_frames
     if limit is None:
@@ -298,6 +298,11 @@ def count_oversize(corpus: Corpus, batching: Batching) -> int:
             f"allows ({limit} frames, {seconds:g} s); the longest is {corpus.describe(longest)}: set batch_bins to "
             f"{batching.cost_of(int(corpus.frames[longest]))} or more, max_seconds={seconds:g}, or oversize='drop' "
             "or 'alone'"
+        )
+    if count and count == corpus.filtered["kept"] and batching.oversize == "drop":
+        raise ConfigError(
+            f"all {count} utterances are longer than batch_bins={batching.batch_bins} allows ({limit} frames, "
+            f"{float(limit * corpus.frame_shift):g} s), and oversize='drop' drops them: set a larger batch_bins"
         )
     return count
 
