@@ -53,7 +53,9 @@ class S3Objects(S3Client):
             page = await self._call("list_objects_v2", folder, seconds, more, is_folder=True)
             for entry in page.get("Contents", ()):
                 path = f"{_bucket(folder)}/{entry['Key']}"
-                found[path] = Stored(int(entry["Size"]), _text(entry.get("ETag")))
+                # Markers of folders, which consoles and some servers make, are no files.
+                if not path.endswith("/"):
+                    found[path] = Stored(int(entry["Size"]), _text(entry.get("ETag")))
             if not page.get("IsTruncated"):
                 return found
             more = {"ContinuationToken": page["NextContinuationToken"]}
