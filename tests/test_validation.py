@@ -132,7 +132,9 @@ def test_what_does_not_go_with_fixed_slices_is_refused(
 
 
 def test_an_unknown_setting_is_an_error(flac: Packed) -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'shufle'"):
+    with pytest.raises(
+        TypeError, match="ShardLoader got an unexpected keyword argument 'shufle': did you mean 'shuffle'"
+    ):
         flac.loader(shufle=False)
 
 

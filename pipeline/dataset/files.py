@@ -3,7 +3,6 @@
 An address is a local path, `file://…`, `s3://…`, `https://…` or anything else that fsspec knows.
 """
 
-import mmap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -69,21 +68,3 @@ def file_size(address: str, options: StorageOptions | None = None, limits: Limit
         raise DataError(f"{address}: does not exist") from error
     except OSError as error:
         raise StorageError(f"{address}: could not be looked up ({type(error).__name__}: {error})") from error
-
-
-def map_file(path: str) -> memoryview:
-    """Map a local file into memory, whole; an empty file gives an empty view.
-
-    Raises:
-        DataError: It does not exist.
-        StorageError: It could not be opened.
-    """
-    try:
-        with Path(path).open("rb") as file:
-            if not Path(path).stat().st_size:
-                return memoryview(b"")
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: does not exist") from error
-    except OSError as error:
-        raise StorageError(f"{path}: could not be opened ({type(error).__name__}: {error})") from error

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
 from .digest import digest_bytes
-from .files import StorageOptions, join, read_bytes
+from .files import StorageOptions, read_bytes
 
 STATS_FOLDER = "stats"
 FORMAT_NAME = "uttershard-stats"
@@ -112,11 +112,6 @@ def settings_digest(settings: Mapping[str, Any]) -> str:
     """
     text = json.dumps(settings, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return digest_bytes(text.encode("utf-8")).removeprefix("xxh3_128:")
-
-
-def stats_address(folder: str, settings: Mapping[str, Any]) -> str:
-    """Return the address of the json of these settings."""
-    return join(folder, f"{settings_digest(settings)}.json")
 
 
 def load_stats(

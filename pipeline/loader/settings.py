@@ -1,8 +1,11 @@
 """How batches are made and handed over; none of it changes what is in them."""
 
+import inspect
 import multiprocessing
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -11,6 +14,24 @@ import torch
 from ..errors import ConfigError
 
 MAX_DEFAULT_THREADS = 8
+
+
+def check_names(owner: type, given: Iterable[str], more: Iterable[str] = ()) -> None:
+    """Refuse arguments of a class that it does not have.
+
+    Args:
+        owner: The class.
+        given: Names of arguments that its signature does not list.
+        more: Names that it takes besides.
+
+    Raises:
+        TypeError: As Python does, with the name that may be meant.
+    """
+    for name in given:
+        if name not in more:
+            close = get_close_matches(name, [*inspect.signature(owner).parameters, *more], n=1)
+            meant = f": did you mean {close[0]!r}?" if close else ""
+            raise TypeError(f"{owner.__name__} got an unexpected keyword argument {name!r}{meant}")
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from .metrics import Metrics, OnEpochEnd, timed
 from .mix import Mix, OpenMix, open_mix
 from .position import Position
 from .processes import WorkerPool
-from .settings import Workers, check_picklable
+from .settings import Workers, check_names, check_picklable
 from .skips import never_empty
 from .state import Place, decode_state, encode_state
 from .stream import PlanDataset
@@ -169,6 +169,7 @@ class ShardLoader:
         read_deadline: float = 120.0,
         **rules: Unpack[RuleSettings],
     ) -> None:
+        check_names(ShardLoader, rules, RuleSettings.__annotations__)
         rank, world_size = find_world(rank, world_size)
         self._settings = PlanSettings(
             sharding=Sharding(rank, world_size, total_shards),

@@ -94,7 +94,8 @@ class CsvSource:
 
     def _advice(self, option: str, header: list[str]) -> str:
         if self.header is not None:
-            return f"the option header names {', '.join(header)}. Name the right one with --option {option}=COLUMN"
+            pattern = ", or a pattern such as --option 'audio={id}.wav'" if option == "audio" else ""
+            return f"the option header names {', '.join(header)}. Give --option {option}=COLUMN{pattern}"
         if len(header) == 1 and (other := next((mark for mark in _DELIMITERS if mark in header[0]), None)):
             separator = "TAB" if other == "\t" else other
             return (
