@@ -4,8 +4,9 @@ A 16-bit source stays 16-bit, a 24-bit one 24-bit, one of 32 bits or floats what
 unless a codec is asked for that can't hold it; lossy sources are taken for 16-bit.
 """
 
+import contextlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -20,6 +21,7 @@ from .audio_files import open_audio
 from .channels import cut_channels, probe_channels
 from .encode import encode, mix_channels, resample
 from .locators import Part, parse_parts
+from .one_pass import cut_in_one_pass
 from .probe import TOLERANCE_SECONDS, segment_problem
 from .settings import PackSettings
 
@@ -63,6 +65,38 @@ def fetch(uri: str, start: float | None, end: float | None, settings: PackSettin
             return _whole(file, settings)
         samples = _cut(file, info, first, last)
         return _encode(samples, info, _depth(file, info), settings)
+
+
+def fetch_spans(
+    uri: str, spans: Sequence[tuple[float | None, float | None]], settings: PackSettings
+) -> Iterator[tuple[int, PackedAudio]]:
+    """Cut many segments of one recording while it is decoded once, as `fetch` would one by one.
+
+    Args:
+        uri: Of the recording.
+        spans: Start and end of each segment.
+        settings: As of `fetch`.
+
+    Yields:
+        The place of a segment in `spans` and its audio, in the order of their ends. Segments for which this is no way
+        (of channels, of codecs that seek, whole recordings, and what `fetch` refuses) are left out.
+    """
+    parts = parse_parts(uri)
+    if len(parts) > 1 or parts[0].channels is not None:
+        return
+    with open_audio(uri) as file:
+        info = probe(file)
+        blocks = CODECS[info.codec].blocks
+        if blocks is None:
+            return
+        ranges: dict[int, tuple[int, int]] = {}
+        for place, (start, end) in enumerate(spans):
+            with contextlib.suppress(AudioError):  # which `fetch` raises again, for the utterance alone
+                ranges[place] = _sample_range(start or 0.0, end, info)
+        parts_of = {place: span for place, span in ranges.items() if span != (0, info.num_samples)}
+        depth = _depth(file, info)
+        for place, samples in cut_in_one_pass(blocks(file), parts_of):
+            yield place, _encode(samples, info, depth, settings)
 
 
 def _depth_of_parts(parts: Sequence[Part]) -> Depth:

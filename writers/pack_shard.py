@@ -4,8 +4,9 @@ A task may be run again after its worker was lost, also while the lost worker st
 under names of their own, so it does not matter whose rename comes last.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -17,12 +18,13 @@ from uttershard.pipeline.dataset.sidecar import SidecarInfo, encode_sidecar
 from uttershard.pipeline.errors import DataError
 from uttershard.pipeline.reading.codecs import AudioError
 
-from .audio import fetch
+from .audio import PackedAudio
 from .audio_files import raise_if_it_may_come_back, with_address
 from .describe import SidecarRows, describe, encode_members
 from .listing import Refusal
 from .plan import read_shard
 from .records import PLAN_NAME, FinishedShard, JobRecords
+from .segments import ShardAudio
 from .settings import PackSettings
 from .tar_writer import ShardTar
 from .targets.base import Stored, Target, Traffic
@@ -81,10 +83,11 @@ def _pack(target: Target, task: ShardTask) -> FinishedShard:
     tar_name, sidecar_name = shard_names(task.shard)
     rows, refused = SidecarRows(task.columns), list[Refusal]()
     plan = read_shard(target, task.shard, (task.listed or {}).get(PLAN_NAME))
+    audio = ShardAudio(plan, task.settings)
     with target.create(tar_name) as stream:
         tar = ShardTar(stream)
-        for utterance in _utterances(plan):
-            reason = _pack_utterance(utterance, tar, rows, task)
+        for row, utterance in enumerate(_utterances(plan)):
+            reason = _pack_utterance(partial(audio.fetch, row), utterance, tar, rows, task.columns)
             if reason is None:
                 continue
             if task.settings.on_error == "raise":
@@ -100,15 +103,21 @@ def _pack(target: Target, task: ShardTask) -> FinishedShard:
     return finished
 
 
-def _pack_utterance(utterance: dict[str, Any], tar: ShardTar, rows: SidecarRows, task: ShardTask) -> str | None:
+def _pack_utterance(
+    fetch: Callable[[str, float | None, float | None], PackedAudio],
+    utterance: dict[str, Any],
+    tar: ShardTar,
+    rows: SidecarRows,
+    columns: dict[str, str],
+) -> str | None:
     """Pack one utterance, or return why it is refused."""
     try:
-        audio = fetch(utterance["uri"], utterance["start"], utterance["end"], task.settings)
+        audio = fetch(utterance["uri"], utterance["start"], utterance["end"])
     except (AudioError, OSError) as error:
         raise_if_it_may_come_back(error, utterance["uri"])
         return with_address(str(error), utterance["uri"])
     members = encode_members(utterance["key"], audio.info, audio.data, utterance["text"], utterance["metadata"])
-    description = describe(members, task.columns, audio.info)
+    description = describe(members, columns, audio.info)
     rows.add(description, tar.add(member_name(utterance["key"]), members))
     return None
 

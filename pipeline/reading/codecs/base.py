@@ -5,7 +5,7 @@ A codec is one file of this package that ends in a `Codec`; the package's `CODEC
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, TypeAlias
 
@@ -59,6 +59,7 @@ class Codec:
         packable: Whether its files stand in our shards as they are; others are decoded and packed as FLAC or WAV.
         cut: Samples from first to last of a seekable file, holding no more of them in memory; None where libsndfile
             seeks to the sample.
+        blocks: All samples, some at a time, of codecs in which a part can't be cut without decoding all before it.
         depth: What keeps all that a file's samples hold; None for FLAC, whose dtype says it, and lossy codecs.
         cut_int32: As `cut`, of files whose depth is PCM_32: as integers, since float32 holds 24 bits of them.
     """
@@ -73,6 +74,7 @@ class Codec:
     peek_dtype: Callable[[memoryview], DType]
     packable: bool = True
     cut: Callable[[BinaryIO, int, int], Samples] | None = None
+    blocks: Callable[[BinaryIO], Iterator[Samples]] | None = None
     depth: Callable[[BinaryIO], Depth] | None = None
     cut_int32: Callable[[BinaryIO, int, int], NDArray[np.int32]] | None = None
 

@@ -141,6 +141,13 @@ def _cut(file: BinaryIO, first: int, last: int) -> Samples:
     return whole[:, 0] if whole.shape[1] == 1 else whole
 
 
+def _blocks(file: BinaryIO) -> Iterator[Samples]:
+    file.seek(0)
+    with _open(file) as opened:
+        for piece in _pieces(*opened):
+            yield piece[:, 0] if piece.shape[1] == 1 else piece
+
+
 def _peek_dtype(data: memoryview) -> DType:
     with _open(io.BytesIO(data)) as opened:
         first = next(_pieces(*opened), None)
@@ -165,5 +172,6 @@ CODEC = Codec(
     peek_dtype=_peek_dtype,
     packable=False,
     cut=_cut,
+    blocks=_blocks,
     depth=_depth,
 )

@@ -102,6 +102,15 @@ def _without_info(data: memoryview, stream: Stream) -> memoryview:
 
 def _cut(file: BinaryIO, first: int, last: int) -> Samples:
     """Decoded from the start, since a frame needs bits of those before it; only the part is kept."""
+    data, info = _read_stream(file)
+    samples = np.empty((last - first) * info.channels, np.float32)
+    skip = _skip_by_soundfile if native.lib is None else _skip_by_miniaudio
+    require_count(skip(data, first, last - first, info.channels, samples), last - first)
+    return shaped(samples, info.channels)
+
+
+def _read_stream(file: BinaryIO) -> tuple[memoryview, AudioInfo]:
+    """Bytes of a file that decode to what `_measure` counts, and its facts."""
     file.seek(0)
     data = memoryview(file.read())
     info = _measure(data)
@@ -109,10 +118,27 @@ def _cut(file: BinaryIO, first: int, last: int) -> Samples:
     stream = find_stream(data[:HEAD_BYTES])
     if stream is not None and stream.has_info and info.num_samples != _promised_samples(data):
         data = _without_info(data, stream)
-    samples = np.empty((last - first) * info.channels, np.float32)
-    skip = _skip_by_soundfile if native.lib is None else _skip_by_miniaudio
-    require_count(skip(data, first, last - first, info.channels, samples), last - first)
-    return shaped(samples, info.channels)
+    return data, info
+
+
+def _blocks(file: BinaryIO) -> Iterator[Samples]:
+    data, info = _read_stream(file)
+    if native.lib is None:
+        try:
+            with soundfile.SoundFile(io.BytesIO(data)) as source:
+                for block in source.blocks(_COUNTING_BLOCK, dtype="float32"):
+                    yield block.copy()
+        except soundfile.LibsndfileError as error:
+            raise AudioError(f"damaged MP3: {error.error_string}") from error
+        return
+    with _miniaudio_stream(data) as stream:
+        while True:
+            samples = np.empty(_COUNTING_BLOCK * info.channels, np.float32)
+            target = native.pointer("float[]", samples)
+            found = native.lib.ma_dr_mp3_read_pcm_frames_f32(stream, _COUNTING_BLOCK, target)
+            if not found:
+                return
+            yield shaped(samples[: found * info.channels], info.channels)
 
 
 def _skip_by_miniaudio(
@@ -212,4 +238,5 @@ CODEC = Codec(
     decode=_decode,
     peek_dtype=_peek_dtype,
     cut=_cut,
+    blocks=_blocks,
 )

@@ -11,7 +11,7 @@ samples near the end, all before the part is decoded and forgotten.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -148,10 +148,31 @@ def _codec(name: str, magic: bytes, extension: str, endings: frozenset[str]) -> 
         require_count(sum(map(len, kept)), last - first)
         return np.concatenate(kept)
 
+    def blocks(file: BinaryIO) -> Iterator[Samples]:
+        file.seek(0)
+        for link in checked_links(memoryview(file.read())):
+            try:
+                with soundfile.SoundFile(io.BytesIO(link)) as stream:
+                    for block in stream.blocks(_BLOCK, dtype="float32"):
+                        yield block.copy()
+            except soundfile.LibsndfileError as error:
+                raise AudioError(f"damaged {name} stream: {error.error_string}") from error
+
     def peek_dtype(data: memoryview) -> DType:
         return "float32"
 
-    return Codec(name, extension, endings, _first_packet_is(magic), measure, probe, decode, peek_dtype, cut=cut)
+    return Codec(
+        name,
+        extension,
+        endings,
+        _first_packet_is(magic),
+        measure,
+        probe,
+        decode,
+        peek_dtype,
+        cut=cut,
+        blocks=None if name in _SEEKABLE else blocks,
+    )
 
 
 OPUS = _codec("opus", b"OpusHead", "opus", frozenset({".opus", ".oga", ".ogg"}))

@@ -1,0 +1,86 @@
+"""Many segments of one recording: cut in one pass, the same to the byte as one by one."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import soundfile
+from corpora import noise
+from uttershard.pipeline.reading.codecs import CODECS, AudioError, probe
+from uttershard.writers import segments
+from uttershard.writers.audio import fetch, fetch_spans
+from uttershard.writers.segments import ShardAudio
+from uttershard.writers.settings import PackSettings
+
+SECONDS = 12.0
+SPANS = [
+    (3.0, 4.5),
+    (0.0, 0.5),
+    (3.2, 9.9),
+    (None, 2.0),
+    (11.0, None),
+    (5.0, 99.0),
+    (50.0, 51.0),
+    (None, None),
+    (3.0, 4.5),
+]
+RECORDINGS = [("a.mp3", None), ("a.ogg", "VORBIS"), ("a.ogg", "OPUS"), ("a.flac", None), ("a.wav", None)]
+
+
+def plan_of(*recordings: Path) -> pa.Table:
+    rows = [(str(path), start, end) for start, end in SPANS for path in recordings]
+    uris, starts, ends = zip(*rows, strict=True)
+    return pa.table({"uri": uris, "start": pa.array(starts, pa.float64()), "end": pa.array(ends, pa.float64())})
+
+
+def audio_or_reason(function: object, *arguments: object) -> object:
+    try:
+        return function(*arguments)  # type: ignore[operator]
+    except AudioError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("waiting_bytes", [0, 40_000, 1 << 30])
+@pytest.mark.parametrize(("name", "subtype"), RECORDINGS)
+@pytest.mark.parametrize("settings", [PackSettings(), PackSettings(codec="flac", sample_rate=8_000)])
+def test_the_same_as_one_by_one(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    subtype: str | None,
+    waiting_bytes: int,
+    settings: PackSettings,
+) -> None:
+    paths = [tmp_path / f"{number}-{name}" for number in range(2)]
+    for number, path in enumerate(paths):
+        soundfile.write(path, noise(SECONDS, seed=number, channels=1 + number), 16_000, subtype=subtype)
+    monkeypatch.setattr(segments, "_WAITING_BYTES", waiting_bytes)
+    plan = plan_of(*paths)
+    shard = ShardAudio(plan, settings)
+    for row, utterance in enumerate(plan.to_pylist()):
+        place = (utterance["uri"], utterance["start"], utterance["end"])
+        found = audio_or_reason(shard.fetch, row, *place)
+        assert found == audio_or_reason(fetch, *place, settings), (row, place)
+
+
+@pytest.mark.parametrize(("name", "subtype"), [("a.mp3", None), ("a.ogg", "VORBIS")])
+def test_blocks_are_all_samples(tmp_path: Path, name: str, subtype: str | None) -> None:
+    path = tmp_path / name
+    soundfile.write(path, noise(SECONDS, channels=2), 16_000, subtype=subtype)
+    with path.open("rb") as file:
+        info = probe(file)
+        blocks = CODECS[info.codec].blocks
+        assert blocks is not None
+        whole = np.concatenate(list(blocks(file)))
+        cut = CODECS[info.codec].cut
+        assert cut is not None
+        np.testing.assert_array_equal(whole, cut(file, 0, info.num_samples))
+
+
+def test_a_pass_leaves_out_what_it_is_no_way_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp3"
+    soundfile.write(path, noise(SECONDS), 16_000)
+    places = [place for place, _ in fetch_spans(str(path), SPANS, PackSettings())]
+    assert sorted(places) == [0, 1, 2, 3, 4, 8]
+    assert list(fetch_spans(f"{path}#channels=0", SPANS, PackSettings())) == []
