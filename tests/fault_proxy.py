@@ -93,6 +93,10 @@ class FaultProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := await _read_head(reader):
+                if _header(head, b"expect"):
+                    # Who sends a body may wait for this first; the server is not asked again.
+                    writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                    head = _without_header(head, b"expect")
                 body = await reader.readexactly(int(_header(head, b"content-length") or 0))
                 path = head.split(b" ", 2)[1].decode()
                 self.requests.append(path)
@@ -165,7 +169,9 @@ def _header(head: bytes, name: bytes) -> bytes | None:
 
 
 def _with_header(head: bytes, line: str) -> bytes:
-    name = line.partition(":")[0].lower().encode()
-    lines = head.split(b"\r\n")
-    kept = [one for one in lines if one.partition(b":")[0].lower() != name]
-    return b"\r\n".join([kept[0], line.encode(), *kept[1:]])
+    first, *others = _without_header(head, line.partition(":")[0].lower().encode()).split(b"\r\n")
+    return b"\r\n".join([first, line.encode(), *others])
+
+
+def _without_header(head: bytes, name: bytes) -> bytes:
+    return b"\r\n".join(one for one in head.split(b"\r\n") if one.partition(b":")[0].lower() != name)

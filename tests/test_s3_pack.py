@@ -315,9 +315,9 @@ def test_a_read_only_identity_and_a_wrong_bucket(s3: S3Server, corpus: Path, add
 
 
 PASSING = {
-    "503": Fault(times=8, status=503),
-    "429": Fault(times=8, status=429),
-    "reset": Fault(times=8, reset_after=0),
+    "503": Fault(times=4, status=503),
+    "429": Fault(times=4, status=429),
+    "reset": Fault(times=4, reset_after=0),
     "stall": Fault(match="shard-", times=2, delay=3600),
 }
 

@@ -70,7 +70,9 @@ class PartsUpload(io.RawIOBase):
         if self._upload is None:
             data = bytes(self._buffer)
             return self._asking.ask(
-                self._shown, lambda seconds: self._objects.put(self._path, data, seconds), nbytes=len(data)
+                f"{self._shown}: writing",
+                lambda seconds: self._objects.put(self._path, data, seconds),
+                nbytes=len(data),
             )
         if self._buffer:
             self._send()
