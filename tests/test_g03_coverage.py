@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from packed import Packed
 from planning_cases import Case, cases, corpus_of
-from uttershard.pipeline.errors import ConfigError
+from uttershard.pipeline.errors import ConfigError, ShardingError
 from uttershard.pipeline.planning.plan import EpochLayout
 from uttershard.pipeline.planning.settings import Batching, EqualSteps, Filters
 
@@ -93,3 +94,11 @@ def test_filtered_counts_name_each_rule_once_in_order() -> None:
         ("frames != 100", 1),
         ("key != 'utt/1'", 1),
     ]
+
+
+def test_an_epoch_of_nothing_is_refused(flac: Packed) -> None:
+    loader = flac.loader(total_shards=5 * len(flac.sources), where="num_samples > 0")
+    with pytest.raises(ShardingError, match=r"epoch \d+ has no utterance.*smaller total_shards"):
+        for epoch in range(5 * len(flac.sources)):
+            loader.set_epoch(epoch)
+            list(loader)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..dataset.shardset import ShardSet
-from ..errors import ConfigError
+from ..errors import ConfigError, ShardingError
 from ..planning.corpus import Corpus
 from ..planning.elastic import Course, Stage
 from ..planning.frames import count_frames
@@ -91,7 +91,9 @@ class Epochs:
         sharding, batching, seed = self._settings.sharding, self._settings.batching, self._settings.seed
         course, corpus = self.course.at(epoch, sharding.total_shards), self._corpus_at(epoch)
         if not course.stages:
-            return plan_epoch(corpus, sharding, batching, epoch=epoch, seed=seed, rotation=course.rotation)
+            plan = plan_epoch(corpus, sharding, batching, epoch=epoch, seed=seed, rotation=course.rotation)
+            _refuse_empty(plan)
+            return plan
         layout = lay_out_rest(
             self._cut_into(course.stages[0].total_shards, corpus),
             course.stages,
@@ -214,6 +216,18 @@ class Epochs:
             "speed": None if settings.speed is None else settings.speed.describe(),
             **settings.batching.describe(),
         }
+
+
+def _refuse_empty(plan: EpochPlan) -> None:
+    """Refuse an epoch of nothing: a trainer would run through it without a word."""
+    if any(numbers.utterances for numbers in plan.ranks):
+        return
+    shards = ", ".join(str(numbers.logical_shard) for numbers in plan.ranks)
+    raise ShardingError(
+        f"epoch {plan.epoch} has no utterance: the filters leave nothing of the logical shards it reads ({shards} of "
+        f"total_shards={plan.sharding.total_shards}), or there are fewer utterances than logical shards. Use a smaller "
+        "total_shards, or looser filters"
+    )
 
 
 def _check_form(index: SpanIndex, corpus: Corpus, form: AudioForm) -> None:
