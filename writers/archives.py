@@ -30,7 +30,8 @@ ARCHIVE_ENDINGS = (".tar", ".tar.gz", ".tgz", ".zip")
 
 _FILE_KINDS = "07"
 _LINK_KINDS = {"1": "a hard link", "2": "a symbolic link"}
-_FOLDER_KIND = "5"
+_NO_FILES = "5DV"
+"""Folders, GNU's lists of what an incremental archive left out, and volume labels."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def _read_tar(address: str, file: BinaryIO, size: int | None) -> Archive:
             archive.refuse(member.name, f"{_LINK_KINDS[member.kind]}; links are not followed")
         elif member.kind in _FILE_KINDS:
             archive.add(member.name, make_uri(address, member.start, member.size))
-        elif member.kind != _FOLDER_KIND:
+        elif member.kind not in _NO_FILES:
             archive.refuse(member.name, f"a tar member of type {member.kind!r}, which is no file")
     return archive
 

@@ -23,7 +23,8 @@ NAMINGS = ("webdataset", "wenet", "nemo")
 
 _MOST_TEXT_BYTES = 16 << 20
 _FILE_KINDS = "07"
-_FOLDER_KIND = "5"
+_NO_FILES = "5DV"
+"""Folders, GNU's lists of what an incremental archive left out, and volume labels."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def read_small(file: BinaryIO, member: Member) -> bytes:
 def _adjacent(members: Iterable[Member], naming: str) -> Iterator[tuple[str, list[Member]]]:
     key, group = "", list[Member]()
     for member in members:
-        if member.kind == _FOLDER_KIND or member.name.rpartition("/")[2].startswith("__"):
+        if member.kind in _NO_FILES or member.name.rpartition("/")[2].startswith("__"):
             continue  # `__…__` is what WebDataset calls its own files, and skips
         found = split_key(member.name, naming)[0]
         if group and found != key:

@@ -36,6 +36,7 @@ from .base import (
     truncated,
 )
 from .pcm import ALAW, MULAW, depth_of_integers, exact_int32, from_floats, from_integers
+from .sniff import id3_end, id3_end_of_file
 
 _PCM, _FLOAT, _ALAW, _MULAW, _EXTENSIBLE = 0x0001, 0x0003, 0x0006, 0x0007, 0xFFFE
 
@@ -77,7 +78,9 @@ class _Layout(NamedTuple):
         streamed = self.data_bytes in _STREAMED_SIZES or (self.data_bytes == 0 and not self.finished)
         if self.data_bytes <= available and not (streamed and self.data_bytes == 0):
             return promised
-        if streamed:
+        # Some writers count the zero byte that pads odd data, and then leave it out.
+        padding_counted = frame_bytes % 2 == 1 and self.data_bytes == available + 1
+        if streamed or padding_counted or found == promised:
             return found
         raise truncated(promised, found)
 
@@ -104,14 +107,14 @@ def _parse_format(body: bytes) -> _Format:
     return _Format((tag, width), channels, sample_rate)
 
 
-def _walk(read: _ReadAt, size: int) -> _Layout:
-    """Find format and data chunk.
+def _walk(read: _ReadAt, size: int, begin: int = 0) -> _Layout:
+    """Find format and data chunk of a WAV that begins behind a tag.
 
     Raises:
         AudioError: One is missing or of an unsupported kind.
     """
-    riff_bytes = int.from_bytes(read(4, 4), "little")
-    position, layout, wide_data_bytes = 12, None, 0
+    riff_bytes = int.from_bytes(read(begin + 4, 4), "little")
+    position, layout, wide_data_bytes = begin + 12, None, 0
     while position + 8 <= size:
         head = read(position, 8)
         chunk_id, chunk_bytes = bytes(head[:4]), int.from_bytes(head[4:], "little")
@@ -125,7 +128,7 @@ def _walk(read: _ReadAt, size: int) -> _Layout:
                 raise AudioError("not audio: the WAV has no format chunk before its data")
             if chunk_bytes == 0xFFFFFFFF and wide_data_bytes:
                 chunk_bytes = wide_data_bytes
-            return _Layout(layout, body, chunk_bytes, finished=riff_bytes == size - 8)
+            return _Layout(layout, body, chunk_bytes, finished=riff_bytes == size - begin - 8)
         position = body + chunk_bytes
         # Some writers forget the zero byte that pads an odd chunk; a chunk id never starts with one.
         if chunk_bytes % 2 and position < size and read(position, 1)[0] == 0:
@@ -138,7 +141,7 @@ def _walk_memory(data: memoryview) -> _Layout:
         riff_bytes, chunk, body, following, data_bytes = _PLAIN_HEADER.unpack_from(data)
         if chunk == b"WAVEfmt \x10\0\0\0" and following == b"data":
             return _Layout(_parse_format(body), _PLAIN_HEADER.size, data_bytes, riff_bytes == len(data) - 8)
-    return _walk(lambda start, count: data[start : start + count], len(data))
+    return _walk(lambda start, count: data[start : start + count], len(data), id3_end(data))
 
 
 def _info(layout: _Layout, file_bytes: int) -> AudioInfo:
@@ -160,7 +163,7 @@ def _probe(file: BinaryIO) -> AudioInfo:
             return head[start : start + count]
         return read_at(file, start, count)
 
-    return _info(_walk(read, size), size)
+    return _info(_walk(read, size, id3_end_of_file(file)), size)
 
 
 def _decode(data: memoryview, num_samples: int, channels: int, scratch: Scratch) -> Samples:
@@ -177,7 +180,7 @@ def _peek_dtype(data: memoryview) -> DType:
 
 
 def _layout_of(file: BinaryIO) -> _Layout:
-    return _walk(lambda start, count: read_at(file, start, count), file_size(file))
+    return _walk(lambda start, count: read_at(file, start, count), file_size(file), id3_end_of_file(file))
 
 
 def _raw(file: BinaryIO, layout: _Layout, first: int, last: int) -> NDArray[np.uint8]:
