@@ -44,6 +44,7 @@ class RemoteTarget:
         self._tags: dict[str, str] = {}
         self._lock: StoreLock | None = None
         self._is_conditional = True
+        self._is_removed = False
 
     def __str__(self) -> str:
         return redact(self.address)
@@ -68,7 +69,7 @@ class RemoteTarget:
                 yield
             finally:
                 self._abort_uploads(progress)
-                if not has_plan():
+                if not self._is_removed and not has_plan():
                     self.remove_job()
 
     def listing(self) -> Mapping[str, Stored]:
@@ -156,6 +157,7 @@ class RemoteTarget:
     def remove_job(self) -> None:
         """Remove all records; the lock goes when it is released."""
         self.forget_job()
+        self._is_removed = True
 
     def read_lock(self) -> bytes | None:
         """Return the lock object (implements LockPlace)."""
