@@ -52,6 +52,13 @@ ID3 = b"ID3\x04\0\0\0\0\x01\0" + bytes(128)
 COVER = b"ID3\x04\0\0\x01\x40\0\0" + np.random.default_rng(0).bytes(3 << 20)
 LIST = chunk(b"LIST", b"INFOISFT\x05\0\0\0abcd\0")
 
+APE_ITEM = struct.pack("<II", 4, 0) + b"Title\0abcd"
+
+
+def ape(flags: int) -> bytes:
+    return b"APETAGEX" + struct.pack("<IIII", 2000, len(APE_ITEM) + 32, 1, flags) + bytes(8)
+
+
 READ = {
     "LIST before fmt": riff(LIST, chunk(b"fmt ", PLAIN), chunk(b"data", SAMPLES.tobytes())),
     "fmt of 18 bytes": riff(chunk(b"fmt ", PLAIN + b"\0\0"), chunk(b"data", SAMPLES.tobytes())),
@@ -68,6 +75,8 @@ READ = {
     "ID3v1 behind FLAC": FLAC + b"TAG" + b" " * 125,
     "FLAC without its length": FLAC[:21] + bytes([FLAC[21] & 0xF0]) + bytes(4) + FLAC[26:],
     "a cover of megabytes before MP3": COVER + MP3,
+    "APEv2 behind MP3": MP3 + ape(0xA0000000) + APE_ITEM + ape(0x80000000),
+    "APEv2 without a header and ID3v1 behind MP3": MP3 + APE_ITEM + ape(0) + b"TAG" + b" " * 125,
     "ID3v1 behind MP3": MP3 + b"TAG" + b" " * 125,
 }
 

@@ -7,6 +7,7 @@ header libsndfile goes by an estimate, and leaves out what is beyond it, so that
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
@@ -35,14 +36,32 @@ from .sniff import HEAD_BYTES, id3_end, id3_end_of_file
 
 _COUNTING_BLOCK = 65_536
 _ID3V1_BYTES = 128
+_APE_BYTES = 32
+_APE_HAS_HEADER = 0x80000000
 
 
 def _matches(head: memoryview) -> bool:
     return find_stream(head) is not None
 
 
-def _measure(data: memoryview) -> AudioInfo:
+def _without_tags(data: memoryview) -> memoryview:
+    """What lies between the tags: of those behind the audio, dr_mp3 takes some for audio, and some audio for them.
+
+    audio | APEv2: a header (maybe), items, "APETAGEX" version size items flags … (32 bytes) | "TAG" … (ID3v1)
+    """
     data = data[id3_end(data) :]
+    if bytes(data[-_ID3V1_BYTES:][:3]) == b"TAG":
+        data = data[:-_ID3V1_BYTES]
+    footer = bytes(data[-_APE_BYTES:])
+    if footer[:8] == b"APETAGEX":
+        size, _, flags = struct.unpack_from("<III", footer, 12)
+        size += _APE_BYTES if flags & _APE_HAS_HEADER else 0
+        data = data[: max(0, len(data) - size)]
+    return data
+
+
+def _measure(data: memoryview) -> AudioInfo:
+    data = _without_tags(data)
     stream = find_stream(data[:HEAD_BYTES])
     if stream is None:
         raise AudioError("not audio: no MP3 frame found")
@@ -82,7 +101,7 @@ def _peek_dtype(data: memoryview) -> DType:
 
 
 def _decode(data: memoryview, num_samples: int, channels: int, scratch: Scratch) -> Samples:
-    data = data[id3_end(data) :]
+    data = _without_tags(data)
     samples = np.empty(num_samples * channels, np.float32)
     fill = _fill_by_soundfile if native.lib is None else _fill_by_miniaudio
     found, more = fill(data, num_samples, channels, samples)
@@ -114,7 +133,7 @@ def _read_stream(file: BinaryIO) -> tuple[memoryview, AudioInfo]:
     file.seek(0)
     data = memoryview(file.read())
     info = _measure(data)
-    data = data[id3_end(data) :]
+    data = _without_tags(data)
     stream = find_stream(data[:HEAD_BYTES])
     if stream is not None and stream.has_info and info.num_samples != _promised_samples(data):
         data = _without_info(data, stream)
