@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 LISTING_BYTES = 500
-"""Peak of an utterance with a 30-byte id, a 50-byte path and a 45-byte text, all steps included: 10 M under 5 GB."""
+"""Peak of an utterance with a 30-byte id, a 50-byte path and a 45-byte text, all steps included: 10 M in 5 GB."""
 
 
 def measure(utterances: int, folder: Path) -> dict[str, float]:
