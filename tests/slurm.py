@@ -45,7 +45,7 @@ SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,bf_interval=1
 ReturnToService=2
 KillWait=1
-MinJobAge=2
+MinJobAge=300
 SwitchType=switch/none
 MpiDefault=none
 SlurmdParameters=config_overrides

@@ -4,12 +4,12 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from corpora import files_of, jsonl_corpus
+from corpora import files_of, jsonl_corpus, write_audio, write_lines
 from slurm import NODES, Slurm, running_slurm
 from uttershard.writers import StatsSettings, collect_stats, index_tars, pack
 from uttershard.writers.cluster import ClusterSettings
@@ -18,7 +18,7 @@ SHARDS = 12
 SETTINGS: dict[str, Any] = {"codec": "opus", "shards": SHARDS}
 """Encoding takes long enough that a job can be lost in the midst of it."""
 
-LIMIT_SECONDS = 120
+LIMIT_SECONDS = 240
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +60,15 @@ def _options(slurm: Slurm) -> dict[str, Any]:
 class Packing:
     """`uttershard pack` in a process of its own."""
 
-    def __init__(self, slurm: Slurm, corpus: Path, target: Path, *arguments: str, **options: Any) -> None:
+    def __init__(
+        self, slurm: Slurm, corpus: Path, target: Path, *flags: str, codec: str = "opus", **options: Any
+    ) -> None:
         self.done = target / ".uttershard" / "done"
         config = target.with_suffix(".yaml")
         block = {"env": "slurm", "n_workers": 2, "options": {**_options(slurm), **options}}
         config.write_text(json.dumps({"parallel": block}))  # JSON is YAML
         command = [str(Path(sys.executable).with_name("uttershard")), "pack", str(corpus), str(target)]
-        command += ["--codec", "opus", "--shards", str(SHARDS), "--cluster-config", str(config), *arguments]
+        command += ["--codec", codec, "--shards", str(SHARDS), "--cluster-config", str(config), *flags]
         self.process = subprocess.Popen(
             command, env=slurm.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -84,6 +86,24 @@ class Packing:
         _, errors = self.process.communicate(timeout=LIMIT_SECONDS)
         assert self.process.returncode == 0, errors
         return errors
+
+
+Start = Callable[..., Packing]
+
+
+@pytest.fixture
+def start(slurm: Slurm, corpus: Path) -> Iterator[Start]:
+    """Start a Packing; one that a failed test leaves behind is killed."""
+    started: list[Packing] = []
+
+    def start_one(target: Path, **options: Any) -> Packing:
+        started.append(Packing(slurm, corpus, target, **options))
+        return started[-1]
+
+    yield start_one
+    for packing in started:
+        packing.process.kill()
+        packing.process.communicate()
 
 
 def test_pack_index_and_stats(
@@ -104,8 +124,8 @@ def test_pack_index_and_stats(
     assert not slurm.jobs(), "jobs outlive the run"
 
 
-def test_a_node_drained_and_its_job_cancelled(slurm: Slurm, corpus: Path, local: Path, tmp_path: Path) -> None:
-    packing = Packing(slurm, corpus, tmp_path / "out")
+def test_a_node_drained_and_its_job_cancelled(slurm: Slurm, start: Start, local: Path, tmp_path: Path) -> None:
+    packing = start(tmp_path / "out")
     packing.wait_for_shards(1)
     jobs = slurm.wait_for_jobs(2)
     assert set(jobs.values()) == set(NODES)
@@ -119,8 +139,8 @@ def test_a_node_drained_and_its_job_cancelled(slurm: Slurm, corpus: Path, local:
     assert files_of(tmp_path / "out") == files_of(local)
 
 
-def test_a_job_requeued(slurm: Slurm, corpus: Path, local: Path, tmp_path: Path) -> None:
-    packing = Packing(slurm, corpus, tmp_path / "out")
+def test_a_job_requeued(slurm: Slurm, start: Start, local: Path, tmp_path: Path) -> None:
+    packing = start(tmp_path / "out")
     packing.wait_for_shards(1)
     job = next(iter(slurm.wait_for_jobs(1)))
     slurm.call("scontrol", "requeue", job)
@@ -128,8 +148,8 @@ def test_a_job_requeued(slurm: Slurm, corpus: Path, local: Path, tmp_path: Path)
     assert files_of(tmp_path / "out") == files_of(local)
 
 
-def test_all_jobs_cancelled_are_replaced(slurm: Slurm, corpus: Path, local: Path, tmp_path: Path) -> None:
-    packing = Packing(slurm, corpus, tmp_path / "out")
+def test_all_jobs_cancelled_are_replaced(slurm: Slurm, start: Start, local: Path, tmp_path: Path) -> None:
+    packing = start(tmp_path / "out")
     packing.wait_for_shards(1)
     before = slurm.wait_for_jobs(1)
     slurm.call("scancel", *before)
@@ -137,24 +157,35 @@ def test_all_jobs_cancelled_are_replaced(slurm: Slurm, corpus: Path, local: Path
     assert files_of(tmp_path / "out") == files_of(local)
 
 
-def test_walltime_reached(slurm: Slurm, corpus: Path, local: Path, tmp_path: Path) -> None:
-    packing = Packing(slurm, corpus, tmp_path / "out")
+def test_the_client_killed(slurm: Slurm, start: Start, local: Path, tmp_path: Path) -> None:
+    packing = start(tmp_path / "out")
     packing.wait_for_shards(1)
-    for job in slurm.wait_for_jobs(1):
-        # SLURM counts a walltime in minutes, and lets one be shortened to what has passed already.
-        slurm.call("scontrol", "update", f"jobid={job}", "timelimit=0:01")
-    kept = {path.name: path.stat().st_mtime_ns for path in packing.done.glob("*.json")}
     packing.process.kill()
     packing.process.wait()
-    again = Packing(slurm, corpus, tmp_path / "out")
-    again.wait_for_shards(len(kept))
+    kept = {path.name: path.stat().st_mtime_ns for path in packing.done.glob("*.json")}
+    again = start(tmp_path / "out")
+    again.wait_for_shards(len(kept) + 1)
     assert {name: (packing.done / name).stat().st_mtime_ns for name in kept} == kept, "finished shards are kept"
     again.finish()
     assert files_of(tmp_path / "out") == files_of(local)
 
 
-def test_a_submission_that_fails_is_told_at_once(slurm: Slurm, corpus: Path, tmp_path: Path) -> None:
-    packing = Packing(slurm, corpus, tmp_path / "out", queue="nowhere")
+def test_walltime_reached(slurm: Slurm, tmp_path: Path) -> None:
+    # A minute is the shortest that SLURM has, and it looks every 30 s: the audio is slow to come, 24 commands of 9 s.
+    audio = write_audio(tmp_path / "a.flac")
+    slow = write_lines(
+        tmp_path / "slow" / "wav.scp", *(f"utt{number:02d} sleep 9; cat {audio} |" for number in range(24))
+    ).parent
+    settings: dict[str, Any] = {"shards": SHARDS, "allow_pipes": True}
+    pack(slow, tmp_path / "local", cluster=ClusterSettings(n_workers=SHARDS, options={"processes": False}), **settings)
+    packing = Packing(slurm, slow, tmp_path / "out", "--allow-pipes", codec="keep", walltime="00:01:00")
+    packing.finish()
+    assert slurm.jobs("TIMEOUT"), slurm.call("squeue", "--states=all")
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "local")
+
+
+def test_a_submission_that_fails_is_told_at_once(start: Start, tmp_path: Path) -> None:
+    packing = start(tmp_path / "out", queue="nowhere")
     _, errors = packing.process.communicate(timeout=LIMIT_SECONDS)
     assert packing.process.returncode == 1
     assert "invalid partition specified: nowhere" in errors

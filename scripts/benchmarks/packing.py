@@ -2,18 +2,20 @@
 
     python -m uttershard.scripts.benchmarks.packing RECORDINGS SCRATCH [--copies N] [--rounds N] [--workers N]
 
-RECORDINGS is a folder of audio files, SCRATCH a folder on the disk to be measured. Each round runs all subjects once,
-in another order each time; rates are medians over the rounds. `cp` is given with and without `sync`, since a packed
-shard is forced to disk before it counts and a copied file is not.
+RECORDINGS is a folder of audio files, which are packed as WAV; SCRATCH a folder on the disk to be measured. Each round
+runs all subjects once, in another order each time; rates are medians over the rounds. `cp` is given with and without
+`sync`, since a packed shard is forced to disk before it counts and a copied file is not.
 """
 
 import argparse
 import itertools
 import json
+import multiprocessing
 import os
 import shutil
 import statistics
 import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import Callable, Sequence
@@ -54,10 +56,11 @@ def make_corpus(recordings: Path, scratch: Path, copies: int) -> Corpus:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     records, files, total = [], [], 0.0
-    lengths = {path: soundfile.info(path).duration for path in sources}
+    samples = {path: soundfile.read(path, dtype="int16") for path in sources}
+    lengths = {path: len(values) / rate for path, (values, rate) in samples.items()}
     for copy, source in itertools.product(range(copies), sources):
-        path = folder / f"{source.stem}-{copy:03d}{source.suffix}"
-        shutil.copyfile(source, path)
+        path = folder / f"{source.stem}-{copy:03d}.wav"
+        soundfile.write(path, *samples[source], subtype="PCM_16")
         files.append(path)
         total += lengths[source]
         records.append({"audio_filepath": str(path), "duration": lengths[source], "text": f"the words of {path.stem}"})
@@ -81,7 +84,8 @@ def ours(corpus: Corpus, target: Path, *, codec: str, workers: int) -> None:
 def wenet(corpus: Corpus, target: Path, *, workers: int) -> None:
     """Make shards the way WeNet's recipe does: a process a shard, tarfile, whole files, no index, no checks."""
     target.mkdir()
-    with ProcessPoolExecutor(workers) as pool:
+    # Spawned: a fork of a process that has run Dask may inherit a lock that nobody will release.
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
         shards = [(str(target / f"shards_{shard:09d}.tar"), corpus.files[shard::_SHARDS]) for shard in range(_SHARDS)]
         list(pool.map(_tar, shards))
 
@@ -129,7 +133,7 @@ def measure(corpus: Corpus, scratch: Path, rounds: int, workers: int) -> dict[st
         _RATIO_BASE: lambda target: copy(corpus, target, sync=False),
         "cp -r, sync": lambda target: copy(corpus, target, sync=True),
         f"ours, keep, {workers} workers": lambda target: ours(corpus, target, codec="keep", workers=workers),
-        f"ours, opus, {workers} workers": lambda target: ours(corpus, target, codec="opus", workers=workers),
+        f"ours, flac, {workers} workers": lambda target: ours(corpus, target, codec="flac", workers=workers),
         f"WeNet's way, {workers} processes": lambda target: wenet(corpus, target, workers=workers),
     }
     if _has_lhotse():
@@ -144,6 +148,7 @@ def measure(corpus: Corpus, scratch: Path, rounds: int, workers: int) -> dict[st
             began = time.perf_counter()
             subjects[name](target)
             taken[name].append(time.perf_counter() - began)
+            print(f"{name}: {taken[name][-1]:.2f} s", file=sys.stderr, flush=True)
     shutil.rmtree(scratch / "out", ignore_errors=True)
     return {name: statistics.median(values) for name, values in taken.items()}
 

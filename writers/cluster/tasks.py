@@ -32,6 +32,10 @@ PAUSES_SECONDS = (1.0, 5.0, 15.0, 60.0, 120.0)
 """Before each retry, the last one again and again: a file server that restarts is away for minutes."""
 
 _POLL_SECONDS = 1.0
+_FETCH_SECONDS = 10.0
+_LOST = object()
+"""In place of a result whose worker died before it was fetched: Dask makes it again, once there is a worker."""
+
 _SHOWN = 5
 
 
@@ -176,7 +180,10 @@ class _Run(Generic[_Task, _Result]):
                 else:
                     attempt = self._in_flight.pop(future)
                     result = _result(future)
-                    if isinstance(result, _Trouble):
+                    if result is _LOST:
+                        self._wait_for(future, attempt)
+                        alive = self._cluster.check_alive(alive)
+                    elif isinstance(result, _Trouble):
                         self._try_again(attempt, result)
                     else:
                         alive = time.monotonic()
@@ -205,7 +212,9 @@ class _Run(Generic[_Task, _Result]):
                 self._submit(_Attempt(number, task))
 
     def _submit(self, attempt: _Attempt[_Task]) -> None:
-        future = self._cluster.submit(self._function, attempt)
+        self._wait_for(self._cluster.submit(self._function, attempt), attempt)
+
+    def _wait_for(self, future: Any, attempt: _Attempt[_Task]) -> None:
         self._in_flight[future] = attempt
         future.add_done_callback(self._done.put)
 
@@ -244,7 +253,9 @@ def _portable(error: Exception) -> Exception:
 
 def _result(future: Any) -> Any:
     try:
-        result = future.result()
+        result = future.result(timeout=_FETCH_SECONDS)
+    except TimeoutError:
+        return _LOST
     except KilledWorker as error:
         deaths = error.allowed_failures + 1
         return _Trouble(StorageError(f"{deaths} workers died over it (out of memory?)"), None, weight=deaths)
