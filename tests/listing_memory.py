@@ -20,10 +20,12 @@ from uttershard.writers.assign import assign
 from uttershard.writers.fingerprint import fingerprint
 from uttershard.writers.ids import refuse_bad_ids
 from uttershard.writers.inventory import take_inventory
-from uttershard.writers.plan import read_outline, write_plan
+from uttershard.writers.plan import write_plan
 from uttershard.writers.probe import probe_corpus
 from uttershard.writers.settings import PackSettings
 from uttershard.writers.sources import open_source
+from uttershard.writers.targets.limits import WriteLimits
+from uttershard.writers.targets.opening import open_target
 
 SHARDS = 512
 _LINKS = 30_000
@@ -74,10 +76,10 @@ def measure(manifest: Path, folder: Path) -> dict[str, Any]:
     dealt = timed(
         "assign", lambda: assign(probed.utterances["key"], probed.utterances["seconds"].to_numpy(), SHARDS, 0)
     )
-    plan = folder / "plan.parquet"
-    timed("plan", write_plan, plan, folder, probed.utterances, dealt)
-    outline = timed("outline", read_outline, plan)
-    return {"utterances": sum(shard.utterances for shard in outline), "seconds": seconds}
+    target = open_target(str(folder), None, WriteLimits())
+    (folder / ".uttershard" / "tmp").mkdir(parents=True, exist_ok=True)
+    timed("plan", write_plan, target, probed.utterances, dealt)
+    return {"utterances": sum(map(len, dealt)), "seconds": seconds}
 
 
 def main() -> None:

@@ -197,9 +197,9 @@ def test_a_source_that_is_away_for_a_while(
 def test_a_source_that_stays_away_costs_its_shards_only(
     corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from uttershard.writers import pack_shard
+    from uttershard.writers import segments
 
-    fetch = pack_shard.fetch
+    fetch = segments.fetch
 
     def broken(uri: str, *arguments: Any) -> Any:
         if uri.endswith("utt017.flac"):
@@ -207,7 +207,7 @@ def test_a_source_that_stays_away_costs_its_shards_only(
         return fetch(uri, *arguments)
 
     target = tmp_path / "out"
-    monkeypatch.setattr(pack_shard, "fetch", broken)
+    monkeypatch.setattr(segments, "fetch", broken)
     with pytest.raises(
         TasksFailedError, match=r"1 given up after all retries: shard-\d{6}\.tar: .*utt017\.flac.*Input/output"
     ):
@@ -215,7 +215,7 @@ def test_a_source_that_stays_away_costs_its_shards_only(
     assert count_done(target) == SHARDS - 1
     assert not (target / "dataset.json").exists()
     times = {path.name: path.stat().st_mtime_ns for path in target.glob("*.tar")}
-    monkeypatch.setattr(pack_shard, "fetch", fetch)
+    monkeypatch.setattr(segments, "fetch", fetch)
     pack(corpus, target, cluster=HERE, **SETTINGS)
     assert files_of(target) == undisturbed
     assert {name: (target / name).stat().st_mtime_ns for name in times} == times, "only what was missing is made"
@@ -226,19 +226,19 @@ def test_refusals_that_ended_a_run_are_tried_again(
     corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from uttershard.pipeline.reading.codecs import AudioError
-    from uttershard.writers import pack_shard
+    from uttershard.writers import segments
 
-    fetch = pack_shard.fetch
+    fetch = segments.fetch
 
     def forbidden(uri: str, *arguments: Any) -> Any:
         if "utt01" in uri:
             raise AudioError("Permission denied")
         return fetch(uri, *arguments)
 
-    monkeypatch.setattr(pack_shard, "fetch", forbidden)
+    monkeypatch.setattr(segments, "fetch", forbidden)
     with pytest.raises(DataError, match="utterances refused"):
         pack(corpus, tmp_path / "out", cluster=HERE, max_errors=1, **SETTINGS)
-    monkeypatch.setattr(pack_shard, "fetch", fetch)
+    monkeypatch.setattr(segments, "fetch", fetch)
     pack(corpus, tmp_path / "out", cluster=HERE, max_errors=1, **SETTINGS)
     assert {name: data for name, data in files_of(tmp_path / "out").items() if name != "errors.jsonl"} == undisturbed
 

@@ -60,8 +60,8 @@ class _Trouble:
     error: Exception
     worker: str | None
     """Address of the worker; None if the task never began."""
-    weight: int = 1
-    """How many attempts it stands for."""
+    deaths: int = 0
+    """How many workers died while they held it; one of them may have died of another task."""
 
 
 @dataclass
@@ -70,6 +70,8 @@ class _Attempt(Generic[_Task]):
     task: _Task
     tries: int = 0
     failed_on: set[str] = field(default_factory=set)
+    alone: bool = False
+    """Whether it runs last and alone, since workers have died while they held it."""
 
 
 class Cluster:
@@ -166,13 +168,14 @@ class _Run(Generic[_Task, _Result]):
         self._in_flight: dict[Any, _Attempt[_Task]] = {}
         self._delayed: list[tuple[float, int, _Attempt[_Task]]] = []
         self._done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._suspects: list[_Attempt[_Task]] = []
         self._given_up: dict[int, str] = {}
 
     def results(self) -> Iterator[tuple[int, _Result]]:
         alive = time.monotonic()
         try:
             self._fill()
-            while self._in_flight or self._delayed:
+            while self._in_flight or self._delayed or self._suspects:
                 try:
                     future = self._done.get(timeout=self._wait_seconds())
                 except queue.Empty:
@@ -210,6 +213,8 @@ class _Run(Generic[_Task, _Result]):
         if room > 0 and len(self._delayed) < self._cluster.window * IN_FLIGHT:
             for number, task in itertools.islice(self._tasks, room):
                 self._submit(_Attempt(number, task))
+        if self._suspects and not self._in_flight and not self._delayed:
+            self._submit(self._suspects.pop())
 
     def _submit(self, attempt: _Attempt[_Task]) -> None:
         self._wait_for(self._cluster.submit(self._function, attempt), attempt)
@@ -220,7 +225,13 @@ class _Run(Generic[_Task, _Result]):
 
     def _try_again(self, attempt: _Attempt[_Task], trouble: _Trouble) -> None:
         cluster = self._cluster
-        attempt.tries += trouble.weight
+        if trouble.deaths and not attempt.alone:
+            # Dask can't tell the task that killed a worker from those that waited on it: alone, it shows.
+            attempt.alone = True
+            self._suspects.append(attempt)
+            cluster.progress.advance(retries=1)
+            return
+        attempt.tries += max(1, trouble.deaths)
         if trouble.worker is not None:
             attempt.failed_on.add(trouble.worker)
         exhausted = attempt.tries > cluster.retries
@@ -258,7 +269,7 @@ def _result(future: Any) -> Any:
         return _LOST
     except KilledWorker as error:
         deaths = error.allowed_failures + 1
-        return _Trouble(StorageError(f"{deaths} workers died over it (out of memory?)"), None, weight=deaths)
+        return _Trouble(StorageError(f"{deaths} workers died over it (out of memory?)"), None, deaths)
     except (OSError, ImportError, AttributeError) as error:
         # Not from the task, which returns its errors: it could not be sent, loaded or fetched.
         return _Trouble(_portable(error), None)
