@@ -171,16 +171,22 @@ def test_the_client_killed(slurm: Slurm, start: Start, local: Path, tmp_path: Pa
 
 
 def test_walltime_reached(slurm: Slurm, tmp_path: Path) -> None:
-    # A minute is the shortest that SLURM has, and it looks every 30 s: the audio is slow to come, 24 commands of 9 s.
-    audio = write_audio(tmp_path / "a.flac")
-    slow = write_lines(
-        tmp_path / "slow" / "wav.scp", *(f"utt{number:02d} sleep 9; cat {audio} |" for number in range(24))
-    ).parent
-    settings: dict[str, Any] = {"shards": SHARDS, "allow_pipes": True}
-    pack(slow, tmp_path / "local", cluster=ClusterSettings(n_workers=SHARDS, options={"processes": False}), **settings)
+    # A minute is the shortest that SLURM has, and it looks every 30 s: until then the audio is slow to come.
+    audio, seen = write_audio(tmp_path / "a.flac"), tmp_path / "seen"
+    commands = (f"utt{number:02d} [ -e {seen} ] || sleep 9; cat {audio} |" for number in range(36))
+    slow = write_lines(tmp_path / "slow" / "wav.scp", *commands).parent
+    seen.touch()
+    pack(slow, tmp_path / "local", shards=SHARDS, allow_pipes=True, workers=1)
+    seen.unlink()
     packing = Packing(slurm, slow, tmp_path / "out", "--allow-pipes", codec="keep", walltime="00:01:00")
+    packing.wait_for_shards(1)
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not slurm.jobs("TIMEOUT"):
+        assert packing.process.poll() is None, packing.process.communicate()[1]
+        assert time.monotonic() < deadline, slurm.call("squeue", "--states=all")
+        time.sleep(0.2)
+    seen.touch()
     packing.finish()
-    assert slurm.jobs("TIMEOUT"), slurm.call("squeue", "--states=all")
     assert files_of(tmp_path / "out") == files_of(tmp_path / "local")
 
 
