@@ -77,19 +77,21 @@ def merge(
         folder.mkdir(parents=True, exist_ok=True)
     listener, entries, written = progress or Silent(), list[ShardEntry](), 0
     listener.begin("merge", utterances=sum(part.manifest.utterances for part in opened), seconds=None)
-    with TemporaryDirectory(prefix=".uttershard-", dir=folder) as scratch:
-        for part, prefix in zip(opened, chosen, strict=True):
-            for shard, entry in enumerate(part.manifest.shards):
-                pointed = _pointing(part, shard)
-                if prefix or part.manifest.columns != columns:
-                    sidecar = folder / f"shard-{len(entries):06d}.parquet"
-                    pointed = _with_new_sidecar(part, shard, columns, prefix, sidecar, Path(scratch))
-                    written += 1
-                entries.append(pointed)
-                listener.advance(utterances=entry.utterances, seconds=entry.seconds)
-        manifest = Manifest(tuple(entries), columns, _fingerprint(opened, chosen))
-        write_atomically(folder / MANIFEST_NAME, Path(scratch), encode_manifest(manifest))
-    listener.end()
+    try:
+        with TemporaryDirectory(prefix=".uttershard-", dir=folder) as scratch:
+            for part, prefix in zip(opened, chosen, strict=True):
+                for shard, entry in enumerate(part.manifest.shards):
+                    pointed = _pointing(part, shard)
+                    if prefix or part.manifest.columns != columns:
+                        sidecar = folder / f"shard-{len(entries):06d}.parquet"
+                        pointed = _with_new_sidecar(part, shard, columns, prefix, sidecar, Path(scratch))
+                        written += 1
+                    entries.append(pointed)
+                    listener.advance(utterances=entry.utterances, seconds=entry.seconds)
+            manifest = Manifest(tuple(entries), columns, _fingerprint(opened, chosen))
+            write_atomically(folder / MANIFEST_NAME, Path(scratch), encode_manifest(manifest))
+    finally:
+        listener.end()
     return MergeSummary(
         str(folder), manifest.digest, len(opened), len(entries), manifest.utterances, manifest.seconds / 3600, written
     )
