@@ -14,10 +14,12 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from packed import Packed, Seen, keys_of, run, seen
 from uttershard.pipeline import ShardLoader
 from uttershard.pipeline.errors import ConfigError, DataError, StorageError, UttershardError
 from uttershard.pipeline.loader.settings import Workers
+from uttershard.pipeline.reading.buffers import BufferPool
 from uttershard.pipeline.storage.base import Spans
 from uttershard.pipeline.storage.local import LocalTars
 
@@ -325,6 +327,24 @@ def test_control_c_ends_the_trainer_and_its_workers(flac: Packed, hands: dict[st
     assert "KeyboardInterrupt" in errors
     _, alive = psutil.wait_procs(family, timeout=30)
     assert not alive
+
+
+def test_no_control_c_is_lost_while_a_batch_is_let_go() -> None:
+    # An exception raised inside Python code that the garbage collector calls is printed and dropped.
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    pool = BufferPool()
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        for attempt in range(200):
+            with pytest.raises(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 0.0005 + attempt * 1e-6)
+                for _ in range(1_000_000):
+                    pool.empty((8,), torch.int16)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.parametrize("hands", [HANDS[0], HANDS[2]], ids=str)

@@ -7,10 +7,13 @@ hold a batch as long as it likes, and never sees it change.
 import math
 import weakref
 from collections import deque
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+Watch: TypeAlias = weakref.ref[NDArray[np.uint8]]
 
 _GROWTH = 1.125
 """Buffers are made a little larger than asked for, so that the next, slightly longer batch fits too."""
@@ -20,8 +23,12 @@ class BufferPool:
     """Lends buffers; keeps at most `max_free` of them for later."""
 
     def __init__(self, max_free: int = 8) -> None:
-        # Buffers come back inside the garbage collector, in any thread: deque.append needs no lock.
         self._free: deque[NDArray[np.uint8]] = deque(maxlen=max_free)
+        # Lent arrays by the id of the weak reference that watches each; a reference is its own callback's argument.
+        self._lent: dict[int, tuple[Watch, NDArray[np.uint8]]] = {}
+        # A buffer comes back wherever its batch is let go: in any thread, between any two instructions. What runs then
+        # must be no Python code: Ctrl-C pressed within it would be printed as "ignored" and lost. deque.append is C.
+        self._returned: deque[Watch] = deque()
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Return an uninitialised tensor on a pooled buffer.
@@ -30,11 +37,13 @@ class BufferPool:
             shape: Its shape.
             dtype: torch.int16 or torch.float32.
         """
+        self._collect()
         nbytes = math.prod(shape) * dtype.itemsize
         buffer = self._take(nbytes)
         # torch keeps this very array alive as long as any tensor uses the memory; when it goes, so has the batch.
         lent = buffer[:nbytes].view()
-        weakref.finalize(lent, self._free.append, buffer).atexit = False
+        watch = weakref.ref(lent, self._returned.append)
+        self._lent[id(watch)] = (watch, buffer)
         return torch.from_numpy(lent).view(dtype).view(shape)
 
     def _take(self, nbytes: int) -> NDArray[np.uint8]:
@@ -47,3 +56,15 @@ class BufferPool:
                 return buffer
             # Too small: let it go, so that the pool comes to hold buffers of the size that is needed.
         return np.empty(max(64, int(nbytes * _GROWTH)), np.uint8)
+
+    def _collect(self) -> None:
+        """Move what has come back to the free buffers."""
+        while True:
+            try:
+                watch = self._returned.popleft()
+            except IndexError:
+                return
+            # Absent if Ctrl-C came between its making and its entry: that buffer goes the way of all memory.
+            entry = self._lent.pop(id(watch), None)
+            if entry is not None:
+                self._free.append(entry[1])
