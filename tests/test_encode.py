@@ -107,7 +107,7 @@ def test_equal_samples_give_equal_bytes_in_every_process(codec: str) -> None:
     [
         (np.zeros(10, np.int16), 22_050, "opus", None, "Opus has no sampling rate of 22050 Hz.*8000, 12000"),
         (np.zeros(10, np.int16), 16_000, "mp3", None, "cannot encode as 'mp3'.*flac, wav, opus"),
-        (np.zeros(10, np.float64), 16_000, "wav", None, "float64"),
+        (np.zeros(10, np.float16), 16_000, "wav", None, "float16"),
         (np.zeros((1, 1, 1), np.int16), 16_000, "wav", None, "shape"),
         (np.zeros(10, np.int16), 16_000, "flac", "FLOAT", "flac of subtype 'FLOAT'.*PCM_16, PCM_24"),
         (np.zeros((10, 9), np.int16), 16_000, "flac", None, "flac cannot hold 9 channels at 16000 Hz"),

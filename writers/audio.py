@@ -1,23 +1,24 @@
 """The audio of one utterance as it is packed: the source's own bytes if nothing is to change, else made anew.
 
 A 16-bit source stays 16-bit, a 24-bit one 24-bit, one of 32 bits or floats what it is (as WAV, for FLAC has neither)
-unless a codec is asked for that can't hold it; lossy sources are taken for 16-bit.
+unless a codec is asked for that can't hold it, which is counted; lossy sources are taken for 16-bit.
 """
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+import numpy as np
 import soundfile
 from numpy.typing import NDArray
 from uttershard.pipeline.errors import ConfigError
 from uttershard.pipeline.reading.codecs import CODECS, AudioError, AudioInfo, decode, measure, probe
 from uttershard.pipeline.reading.codecs.base import Depth
-from uttershard.pipeline.reading.convert import to_float32
+from uttershard.pipeline.reading.convert import to_floats
 
-from .audio_files import open_audio
+from .audio_files import open_audio, read_audio
 from .channels import cut_channels, probe_channels
 from .encode import encode, mix_channels, resample
 from .locators import Part, parse_parts
@@ -25,8 +26,9 @@ from .one_pass import cut_in_one_pass
 from .probe import TOLERANCE_SECONDS, segment_problem
 from .settings import PackSettings
 
-_DEPTHS: tuple[Depth, ...] = ("PCM_16", "PCM_24", "PCM_32", "FLOAT")
-_WAV_ONLY = frozenset({"PCM_32", "FLOAT"})
+_DEPTHS: tuple[Depth, ...] = ("PCM_16", "PCM_24", "FLOAT", "PCM_32", "DOUBLE")
+_WAV_ONLY = frozenset({"PCM_32", "FLOAT", "DOUBLE"})
+_MOST_FLAC_CHANNELS = 8
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class PackedAudio:
 
     data: bytes
     info: AudioInfo
+    reduced: bool = False
+    """Whether it was rounded to 24 bits, and clipped at full scale, because a codec without more was asked for."""
 
 
 def fetch(uri: str, start: float | None, end: float | None, settings: PackSettings) -> PackedAudio:
@@ -54,15 +58,15 @@ def fetch(uri: str, start: float | None, end: float | None, settings: PackSettin
         info, _ = probe_channels(uri)
         first, last = _sample_range(start or 0.0, end, info)
         return _encode(cut_channels(uri, first, last, _cut), info, _depth_of_parts(parts), settings)
+    if start is None and end is None:
+        return _whole(read_audio(uri), settings)
     with open_audio(uri) as file:
-        if start is None and end is None:
-            return _whole(file, settings)
         info = probe(file)
         first, last = _sample_range(start or 0.0, end, info)
         if first == 0 and last == info.num_samples:
             # A segment that is its whole recording needs no cut, so its bytes can be kept.
             file.seek(0)
-            return _whole(file, settings)
+            return _whole(file.read(), settings)
         samples = _cut(file, info, first, last)
         return _encode(samples, info, _depth(file, info), settings)
 
@@ -106,16 +110,16 @@ def _depth_of_parts(parts: Sequence[Part]) -> Depth:
         with open_audio(part.uri) as file:
             info = probe(file)
             depths.append(_depth(file, info))
-    return max(depths, key=_DEPTHS.index)
+    # Neither 32-bit integers nor floats hold the other.
+    return "DOUBLE" if {"PCM_32", "FLOAT"} <= set(depths) else max(depths, key=_DEPTHS.index)
 
 
-def _whole(file: BinaryIO, settings: PackSettings) -> PackedAudio:
-    data = file.read()
+def _whole(data: bytes, settings: PackSettings) -> PackedAudio:
     info = measure(data)
     if _stays(info, settings):
         return PackedAudio(data, info)
     depth = _depth(io.BytesIO(data), info)
-    if depth == "PCM_32":
+    if depth in ("PCM_32", "DOUBLE"):
         return _encode(_cut(io.BytesIO(data), info, 0, info.num_samples), info, depth, settings)
     return _encode(decode(info.codec, data, info.num_samples, info.channels), info, depth, settings)
 
@@ -143,10 +147,7 @@ def _sample_range(start: float, end: float | None, info: AudioInfo) -> tuple[int
 
 def _cut(file: BinaryIO, info: AudioInfo, first: int, last: int) -> NDArray[Any]:
     """Return samples `first` to `last`, holding no more than those in memory where the codec allows it."""
-    codec = CODECS[info.codec]
-    cut: Callable[[BinaryIO, int, int], NDArray[Any]] | None = codec.cut
-    if codec.cut_int32 is not None and _depth(file, info) == "PCM_32":
-        cut = codec.cut_int32
+    cut = CODECS[info.codec].cut
     if cut is not None:
         return cut(file, first, last)
     file.seek(0)
@@ -173,16 +174,17 @@ def _encode(samples: NDArray[Any], info: AudioInfo, depth: Depth, settings: Pack
     rate = settings.sample_rate or info.sample_rate
     channels = settings.channels or info.channels
     codec = settings.codec
-    if codec == "keep":
-        codec = "wav" if depth in _WAV_ONLY else "flac"
-    if codec == "flac" and depth in _WAV_ONLY:
-        depth = "PCM_24"
     try:
         if rate != info.sample_rate or channels != info.channels:
-            # In float32, so that rounding happens once, in the encoder.
-            depth = "FLOAT" if depth == "PCM_32" else depth
-            samples = resample(mix_channels(to_float32(samples), channels), info.sample_rate, rate)
-        data = encode(samples, rate, codec, subtype="OPUS" if codec == "opus" else depth)
+            # In floats, so that rounding happens once, in the encoder.
+            samples = resample(mix_channels(to_floats(samples), channels), info.sample_rate, rate)
+        elif samples.dtype == np.int32 and not (samples & 0xFF).any():
+            depth = "PCM_24"  # in 32 bits, as FFmpeg decodes ALAC and others
+        if codec == "keep":
+            codec = "wav" if depth in _WAV_ONLY or channels > _MOST_FLAC_CHANNELS else "flac"
+        reduced = codec == "flac" and depth in _WAV_ONLY
+        subtype = "OPUS" if codec == "opus" else "PCM_24" if reduced else depth
+        data = encode(samples, rate, codec, subtype=subtype)
     except ConfigError as error:
         raise AudioError(str(error)) from error
-    return PackedAudio(data, measure(data))
+    return PackedAudio(data, measure(data), reduced)

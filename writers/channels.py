@@ -6,7 +6,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 from uttershard.pipeline.reading.codecs import AudioError, AudioInfo, DType, probe
-from uttershard.pipeline.reading.convert import to_float32
+from uttershard.pipeline.reading.convert import to_floats
 
 from .audio_files import open_audio
 from .locators import Part, parse_parts
@@ -42,7 +42,7 @@ def cut_channels(uri: str, first: int, last: int, cut: Cut) -> NDArray[Any]:
             samples = cut(file, info, first, last).reshape(last - first, info.channels)
             columns.append(samples[:, _picked(part, info)])
     if len({column.dtype for column in columns}) > 1:
-        columns = [to_float32(column) for column in columns]
+        columns = [to_floats(column) for column in columns]
     whole = np.concatenate(columns, axis=1)
     return whole[:, 0] if whole.shape[1] == 1 else whole
 

@@ -14,7 +14,7 @@ from os import PathLike, fspath
 from typing import Any
 
 from uttershard.pipeline.dataset.files import StorageOptions
-from uttershard.pipeline.dataset.manifest import MANIFEST_NAME, Manifest, ShardEntry, encode_manifest, shard_names
+from uttershard.pipeline.dataset.manifest import MANIFEST_NAME, Manifest, encode_manifest, shard_names
 from uttershard.pipeline.errors import ConfigError, DataError
 
 from .assign import assign, shard_count
@@ -59,6 +59,9 @@ class PackSummary:
     """To a store."""
     retries: int = 0
     """Requests that had to be made again."""
+    reduced: int = 0
+    """Utterances of 32 bits or floats that were rounded to 24 bits, since FLAC was asked for. Of this job: 0 if it was
+    complete already."""
 
 
 def pack(
@@ -144,8 +147,9 @@ class _Job:
                 state = self._prepare(listing, identity, corpus, quarantine, cluster)
             else:
                 quarantine.add(self.records.read_refused())
-            entries = self._pack(state, quarantine, cluster)
-        return self._commit(Manifest(tuple(entries), state.columns, identity), quarantine)
+            finished = self._pack(state, quarantine, cluster)
+        manifest = Manifest(tuple(shard.entry for shard in finished), state.columns, identity)
+        return self._commit(manifest, quarantine, sum(shard.reduced for shard in finished))
 
     def _list(self, reader: Source) -> Listing:
         with self._phase("list"):
@@ -214,7 +218,7 @@ class _Job:
         self.records.write_state(state)
         return state
 
-    def _pack(self, state: JobState, quarantine: Quarantine, cluster: Cluster) -> list[ShardEntry]:
+    def _pack(self, state: JobState, quarantine: Quarantine, cluster: Cluster) -> list[FinishedShard]:
         listing = self.target.listing()
         make_task = partial(
             ShardTask,
@@ -243,9 +247,9 @@ class _Job:
                     utterances=entry.utterances, seconds=entry.seconds, nbytes=entry.tar_bytes, refused=len(refused)
                 )
                 quarantine.add(refused)
-        return [finished[shard].entry for shard in range(state.shards)]
+        return [finished[shard] for shard in range(state.shards)]
 
-    def _commit(self, manifest: Manifest, quarantine: Quarantine) -> PackSummary:
+    def _commit(self, manifest: Manifest, quarantine: Quarantine, reduced: int) -> PackSummary:
         if not manifest.utterances:
             raise DataError(f"{self.target}: all utterances were refused, see {quarantine.path}")
         quarantine.write()
@@ -257,7 +261,7 @@ class _Job:
                 "packing. Look at it with `uttershard info`, or pack again with overwrite or to another target"
             ) from error
         self.target.remove_job()
-        return self._summary(manifest, len(quarantine), already_complete=False)
+        return dataclasses.replace(self._summary(manifest, len(quarantine), already_complete=False), reduced=reduced)
 
     def _summary(self, manifest: Manifest, refused: int, *, already_complete: bool) -> PackSummary:
         traffic = self.target.traffic

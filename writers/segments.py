@@ -25,6 +25,8 @@ class ShardAudio:
 
     plan: pa.Table
     settings: PackSettings
+    reduced: int = 0
+    """How many of those returned so far have lost depth."""
     _segments: dict[str, list[int]] = field(default_factory=dict)
     _waiting: dict[int, PackedAudio] = field(default_factory=dict)
     _waiting_bytes: int = 0
@@ -44,8 +46,10 @@ class ShardAudio:
             self._cut_ahead(row, uri)
         audio = self._waiting.pop(row, None)
         if audio is None:
-            return fetch(uri, start, end, self.settings)
-        self._waiting_bytes -= len(audio.data)
+            audio = fetch(uri, start, end, self.settings)
+        else:
+            self._waiting_bytes -= len(audio.data)
+        self.reduced += audio.reduced
         return audio
 
     def _cut_ahead(self, row: int, uri: str) -> None:

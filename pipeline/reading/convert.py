@@ -18,7 +18,7 @@ def to_float32(samples: NDArray[Any]) -> NDArray[np.float32]:
     """Samples in [-1, 1) as soundfile scales them; float32 comes back as it is.
 
     Args:
-        samples: int16, int32 or float32, of any shape.
+        samples: int16, int32, float32 or float64, of any shape.
     """
     if samples.dtype == np.float32:
         return samples
@@ -26,10 +26,19 @@ def to_float32(samples: NDArray[Any]) -> NDArray[np.float32]:
         return samples * np.float32(1 / _INT16_SCALE)
     if samples.dtype == np.int32:
         return samples.astype(np.float32) * np.float32(1 / _INT32_SCALE)
-    raise ConfigError(f"samples of type {samples.dtype} are not supported: give int16, int32 or float32")
+    if samples.dtype == np.float64:
+        return samples.astype(np.float32)
+    raise ConfigError(f"samples of type {samples.dtype} are not supported: give int16, int32, float32 or float64")
 
 
-def to_integers(samples: NDArray[np.float32], bits: int) -> NDArray[np.int32]:
+def to_floats(samples: NDArray[Any]) -> NDArray[np.float32] | NDArray[np.float64]:
+    """As `to_float32`, but in float64 what float32 can't hold: int32 and float64."""
+    if samples.dtype == np.int32:
+        return samples * (1 / _INT32_SCALE)
+    return samples if samples.dtype == np.float64 else to_float32(samples)
+
+
+def to_integers(samples: NDArray[Any], bits: int) -> NDArray[np.int32]:
     """Floats in [-1, 1) as integers of that many bits: rounded half to even, and clipped, never wrapped.
 
     Raises:
@@ -47,11 +56,11 @@ def to_int16(samples: NDArray[Any]) -> NDArray[np.int16]:
     """Samples as int16, by `to_integers`; int16 comes back as it is.
 
     Args:
-        samples: int16, int32 or float32, of any shape.
+        samples: int16, int32, float32 or float64, of any shape.
     """
     if samples.dtype == np.int16:
         return samples
-    return to_integers(to_float32(samples), 16).astype(np.int16)
+    return to_integers(to_floats(samples), 16).astype(np.int16)
 
 
 def resampled_length(num_samples: int, rate_in: int, rate_out: int) -> int:
@@ -63,7 +72,7 @@ def resample(samples: NDArray[Any], rate_in: int, rate_out: int) -> NDArray[Any]
     """Samples at another rate, by soxr in its quality HQ.
 
     Args:
-        samples: [n] or [n, channels]; int16 or float32, which the result is too (int16 clips, never wraps).
+        samples: [n] or [n, channels]; int16 or floats, which the result is too (int16 clips, never wraps).
         rate_in: Their rate in Hz.
         rate_out: The rate wanted; the same rate gives `samples` back.
 
@@ -90,7 +99,7 @@ def mix_channels(samples: NDArray[Any], channels: int) -> NDArray[Any]:
     """Samples with another number of channels: many to one by their mean, one to many by copies.
 
     Args:
-        samples: [n] or [n, channels]; int16 or float32, which the result is too (int16 means round half to even).
+        samples: [n] or [n, channels]; int16 or floats, which the result is too (int16 means round half to even).
         channels: The number wanted.
 
     Returns:

@@ -118,6 +118,11 @@ def pack(
         typer.echo(
             f"sent {as_bytes(summary.sent_bytes)} in {summary.requests:,} requests, {summary.retries:,} of them retries"
         )
+    if summary.reduced:
+        typer.echo(
+            f"{summary.reduced:,} utterances of 32 bits or floats were rounded to 24 bits, and clipped at full scale, "
+            "for FLAC; --codec keep and wav lose nothing"
+        )
     if summary.refused:
         typer.echo(f"{summary.refused:,} utterances refused, see {summary.target}/errors.jsonl")
 

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from ...errors import DataError
 
-Depth: TypeAlias = Literal["PCM_16", "PCM_24", "PCM_32", "FLOAT"]
+Depth: TypeAlias = Literal["PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"]
 DType: TypeAlias = Literal["int16", "float32"]
 Samples: TypeAlias = NDArray[np.int16] | NDArray[np.float32]
+Exact: TypeAlias = Samples | NDArray[np.int32] | NDArray[np.float64]
 Scratch: TypeAlias = NDArray[np.int16] | NDArray[np.float32] | None
 
 
@@ -58,10 +59,11 @@ class Codec:
         peek_dtype: Type of the decoded samples, from the first bytes.
         packable: Whether its files stand in our shards as they are; others are decoded and packed as FLAC or WAV.
         cut: Samples from first to last of a seekable file, holding no more of them in memory; None where libsndfile
-            seeks to the sample.
-        blocks: All samples, some at a time, of codecs in which a part can't be cut without decoding all before it.
+            seeks to the sample. As int32 or float64 where the file's depth is PCM_32 or DOUBLE, of which `decode` gives
+            what float32 holds.
+        blocks: All samples as `cut` gives them, some at a time, of codecs in which a part can't be cut without decoding
+            all before it.
         depth: What keeps all that a file's samples hold; None for FLAC, whose dtype says it, and lossy codecs.
-        cut_int32: As `cut`, of files whose depth is PCM_32: as integers, since float32 holds 24 bits of them.
     """
 
     name: str
@@ -73,10 +75,9 @@ class Codec:
     decode: Callable[[memoryview, int, int, Scratch], Samples]
     peek_dtype: Callable[[memoryview], DType]
     packable: bool = True
-    cut: Callable[[BinaryIO, int, int], Samples] | None = None
-    blocks: Callable[[BinaryIO], Iterator[Samples]] | None = None
+    cut: Callable[[BinaryIO, int, int], Exact] | None = None
+    blocks: Callable[[BinaryIO], Iterator[Exact]] | None = None
     depth: Callable[[BinaryIO], Depth] | None = None
-    cut_int32: Callable[[BinaryIO, int, int], NDArray[np.int32]] | None = None
 
 
 def as_bytes_view(data: bytes | bytearray | memoryview) -> memoryview:

@@ -19,6 +19,7 @@ from .base import (
     Codec,
     Depth,
     DType,
+    Exact,
     Samples,
     Scratch,
     require_channels,
@@ -52,6 +53,15 @@ _MAGICS = (
 _INT16 = frozenset({"s16", "s16p"})
 _INT32 = frozenset({"s32", "s32p"})
 _UINT8 = frozenset({"u8", "u8p"})
+_DEPTHS: dict[str, Depth] = {
+    "s32": "PCM_32",
+    "s32p": "PCM_32",
+    "flt": "FLOAT",
+    "fltp": "FLOAT",
+    "dbl": "DOUBLE",
+    "dblp": "DOUBLE",
+}
+"""Of the sample formats of lossless codecs; what they decode to 16 bits or fewer has 16."""
 
 
 def _matches(head: memoryview) -> bool:
@@ -77,8 +87,8 @@ def _open(file: BinaryIO) -> Iterator[tuple[Any, Any]]:
         raise AudioError(f"damaged, or not audio that FFmpeg reads: {error}") from error
 
 
-def _pieces(container: Any, stream: Any) -> Iterator[NDArray[Any]]:
-    """Samples as they come, [n, channels], int16 or float32."""
+def _pieces(container: Any, stream: Any, *, exact: bool = False) -> Iterator[NDArray[Any]]:
+    """Samples as they come, [n, channels], int16 or float32; if exact, int32 and float64 where the file has them."""
     kind: tuple[str, int, int] | None = None
     for frame in container.decode(stream):
         found = (frame.format.name, frame.layout.nb_channels, frame.sample_rate)
@@ -86,7 +96,8 @@ def _pieces(container: Any, stream: Any) -> Iterator[NDArray[Any]]:
             raise AudioError(f"changes from {kind} to {found} (sample format, channels, rate) in the middle")
         kind = found
         samples = frame.to_ndarray()
-        yield _converted(samples.T if frame.format.is_planar else samples.reshape(-1, found[1]), found[0])
+        samples = samples.T if frame.format.is_planar else samples.reshape(-1, found[1])
+        yield samples if exact and found[0] in _DEPTHS else _converted(samples, found[0])
 
 
 def _converted(samples: NDArray[Any], name: str) -> NDArray[Any]:
@@ -96,6 +107,8 @@ def _converted(samples: NDArray[Any], name: str) -> NDArray[Any]:
         return samples.astype(np.float32) * np.float32(2**-31)
     if name in _UINT8:
         return from_integers(np.ascontiguousarray(samples) ^ np.uint8(0x80), 1, big_endian=False)
+    if samples.dtype.kind != "f":
+        raise AudioError(f"samples of {samples.dtype} are not supported")
     return samples.astype(np.float32, copy=False)
 
 
@@ -126,12 +139,12 @@ def _decode(data: memoryview, num_samples: int, channels: int, scratch: Scratch)
     return whole[:, 0] if channels == 1 else whole
 
 
-def _cut(file: BinaryIO, first: int, last: int) -> Samples:
+def _cut(file: BinaryIO, first: int, last: int) -> Exact:
     """Decoded from the start, since seeking lands where the container likes; no more is kept than asked for."""
     file.seek(0)
     kept, position = [], 0
     with _open(file) as opened:
-        for piece in _pieces(*opened):
+        for piece in _pieces(*opened, exact=True):
             kept.append(piece[max(0, first - position) : max(0, last - position)])
             position += len(piece)
             if position >= last:
@@ -141,10 +154,10 @@ def _cut(file: BinaryIO, first: int, last: int) -> Samples:
     return whole[:, 0] if whole.shape[1] == 1 else whole
 
 
-def _blocks(file: BinaryIO) -> Iterator[Samples]:
+def _blocks(file: BinaryIO) -> Iterator[Exact]:
     file.seek(0)
     with _open(file) as opened:
-        for piece in _pieces(*opened):
+        for piece in _pieces(*opened, exact=True):
             yield piece[:, 0] if piece.shape[1] == 1 else piece
 
 
@@ -157,8 +170,8 @@ def _peek_dtype(data: memoryview) -> DType:
 def _depth(file: BinaryIO) -> Depth:
     file.seek(0)
     with _open(file) as (_, stream):
-        # ALAC, WavPack and their kind decode to 32-bit integers; what decodes to floats is lossy, or is float.
-        return "PCM_24" if stream.codec_context.format.name in _INT32 else "PCM_16"
+        context = stream.codec_context
+        return _DEPTHS.get(context.format.name, "PCM_16") if context.codec.lossless else "PCM_16"
 
 
 CODEC = Codec(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import Depth
+from .base import Depth, Exact
 
 
 def from_integers(raw: NDArray[np.uint8], width: int, *, big_endian: bool) -> NDArray[Any]:
@@ -28,14 +28,20 @@ def from_integers(raw: NDArray[np.uint8], width: int, *, big_endian: bool) -> ND
     return raw.view(f"{order}i4").astype(np.float32) * np.float32(2**-31)
 
 
-def exact_int32(raw: NDArray[np.uint8], *, big_endian: bool) -> NDArray[np.int32]:
-    """Samples of 32-bit integers as they are; float32 holds 24 bits of them."""
-    return raw.view(f"{'>' if big_endian else '<'}i4").astype(np.int32, copy=False)
+def exact(raw: NDArray[np.uint8], depth: Depth, *, big_endian: bool) -> Exact:
+    """Samples of depth PCM_32 or DOUBLE as they are; float32 holds 24 bits of them."""
+    kind = "i4" if depth == "PCM_32" else "f8"
+    return raw.view(f"{'>' if big_endian else '<'}{kind}").astype(kind, copy=False)
 
 
 def depth_of_integers(width: int) -> Depth:
     """What keeps all that integers of so many bytes hold."""
     return "PCM_32" if width == 4 else "PCM_24" if width == 3 else "PCM_16"
+
+
+def depth_of_floats(width: int) -> Depth:
+    """What keeps all that floats of so many bytes hold."""
+    return "DOUBLE" if width == 8 else "FLOAT"
 
 
 def from_floats(raw: NDArray[np.uint8], width: int, *, big_endian: bool) -> NDArray[np.float32]:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .base import (
     AudioInfo,
     Codec,
     Depth,
     DType,
+    Exact,
     Samples,
     Scratch,
     file_size,
@@ -25,7 +25,7 @@ from .base import (
     shaped,
     truncated,
 )
-from .pcm import ALAW, MULAW, depth_of_integers, exact_int32, from_floats, from_integers
+from .pcm import ALAW, MULAW, depth_of_floats, depth_of_integers, exact, from_floats, from_integers
 
 ReadAt = Callable[[int, int], memoryview]
 """Bytes of a file, (start, count); fewer only at its end."""
@@ -60,7 +60,7 @@ class PcmLayout:
     def depth(self) -> Depth:
         """What keeps all that the samples hold."""
         if self.kind == "float":
-            return "FLOAT"
+            return depth_of_floats(self.width)
         return depth_of_integers(self.width)
 
     def count(self, file_bytes: int) -> int:
@@ -123,14 +123,13 @@ def pcm_codec(
         end = layout.data_start + num_samples * layout.frame_bytes
         return layout.decode(data[layout.data_start : end])
 
-    def cut(file: BinaryIO, first: int, last: int) -> Samples:
+    def cut(file: BinaryIO, first: int, last: int) -> Exact:
         layout = parse_file(file)
-        return layout.decode(read_frames(file, layout.data_start, layout.frame_bytes, first, last))
-
-    def cut_int32(file: BinaryIO, first: int, last: int) -> NDArray[np.int32]:
-        layout = parse_file(file)
-        raw = np.frombuffer(read_frames(file, layout.data_start, layout.frame_bytes, first, last), np.uint8)
-        return shaped(exact_int32(raw, big_endian=layout.big_endian), layout.channels)
+        data = read_frames(file, layout.data_start, layout.frame_bytes, first, last)
+        if layout.depth in ("PCM_32", "DOUBLE"):
+            samples = exact(np.frombuffer(data, np.uint8), layout.depth, big_endian=layout.big_endian)
+            return shaped(samples, layout.channels)
+        return layout.decode(data)
 
     return Codec(
         name=name,
@@ -144,5 +143,4 @@ def pcm_codec(
         packable=False,
         cut=cut,
         depth=lambda file: parse_file(file).depth,
-        cut_int32=cut_int32,
     )

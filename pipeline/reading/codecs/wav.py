@@ -24,6 +24,7 @@ from .base import (
     Codec,
     Depth,
     DType,
+    Exact,
     Samples,
     Scratch,
     file_size,
@@ -35,7 +36,7 @@ from .base import (
     shaped,
     truncated,
 )
-from .pcm import ALAW, MULAW, depth_of_integers, exact_int32, from_floats, from_integers
+from .pcm import ALAW, MULAW, depth_of_floats, depth_of_integers, exact, from_floats, from_integers
 from .sniff import id3_end, id3_end_of_file
 
 _PCM, _FLOAT, _ALAW, _MULAW, _EXTENSIBLE = 0x0001, 0x0003, 0x0006, 0x0007, 0xFFFE
@@ -183,24 +184,18 @@ def _layout_of(file: BinaryIO) -> _Layout:
     return _walk(lambda start, count: read_at(file, start, count), file_size(file), id3_end_of_file(file))
 
 
-def _raw(file: BinaryIO, layout: _Layout, first: int, last: int) -> NDArray[np.uint8]:
-    frame_bytes = layout.format.encoding[1] * layout.format.channels
-    return np.frombuffer(read_frames(file, layout.data_start, frame_bytes, first, last), np.uint8)
-
-
-def _cut(file: BinaryIO, first: int, last: int) -> Samples:
-    layout = _layout_of(file)
-    return shaped(_CONVERTERS[layout.format.encoding](_raw(file, layout, first, last)), layout.format.channels)
-
-
-def _cut_int32(file: BinaryIO, first: int, last: int) -> NDArray[np.int32]:
-    layout = _layout_of(file)
-    return shaped(exact_int32(_raw(file, layout, first, last), big_endian=False), layout.format.channels)
+def _cut(file: BinaryIO, first: int, last: int) -> Exact:
+    layout, depth = _layout_of(file), _depth(file)
+    encoding, channels = layout.format.encoding, layout.format.channels
+    raw = np.frombuffer(read_frames(file, layout.data_start, encoding[1] * channels, first, last), np.uint8)
+    if depth in ("PCM_32", "DOUBLE"):
+        return shaped(exact(raw, depth, big_endian=False), channels)
+    return shaped(_CONVERTERS[encoding](raw), channels)
 
 
 def _depth(file: BinaryIO) -> Depth:
     tag, width = _layout_of(file).format.encoding
-    return "FLOAT" if tag == _FLOAT else depth_of_integers(width)
+    return depth_of_floats(width) if tag == _FLOAT else depth_of_integers(width)
 
 
 _CONVERTERS: dict[tuple[int, int], Callable[[NDArray[np.uint8]], NDArray[Any]]] = {
@@ -226,5 +221,4 @@ CODEC = Codec(
     peek_dtype=_peek_dtype,
     cut=_cut,
     depth=_depth,
-    cut_int32=_cut_int32,
 )
