@@ -258,7 +258,7 @@ def test_command(tmp_path: Path) -> None:
     arguments = ["index", str(tmp_path / "x.tar"), "--out", str(tmp_path / "out"), "--workers", "1"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    assert "1 samples are no utterances" in result.output
+    assert "1 sample refused" in result.output
     result = CliRunner().invoke(app, [*arguments, "--naming", "tarball"])
     assert result.exit_code != 0
     assert json.loads((tmp_path / "out" / "dataset.json").read_bytes())["fingerprint"]["naming"] == "foreign"

@@ -46,7 +46,7 @@ def test_pack_says_what_it_made(command: Any, tmp_path: Path) -> None:
     corpus = jsonl_corpus(tmp_path / "corpus", utterances=6)
     arguments = ("pack", corpus, tmp_path / "out", "--shards", 2, "--workers", 1)
     found = as_json(command(*arguments, "--json"))
-    assert {"target", "utterances", "hours", "bytes", "shards", "refused", "already_complete"} <= found.keys()
+    assert {"dataset", "utterances", "hours", "bytes", "shards", "refused", "already_complete"} <= found.keys()
     assert (found["utterances"], found["shards"], found["refused"]) == (6, 2, 0)
     assert not found["already_complete"]
     status, output, _ = command(*arguments)
@@ -57,7 +57,7 @@ def test_pack_says_what_it_made(command: Any, tmp_path: Path) -> None:
 def test_index_says_what_it_changed(command: Any, broken: Packed) -> None:
     broken.sidecar(2).unlink()
     found = as_json(command("index", broken.address, "--workers", 1, "--json"))
-    assert found.keys() >= {"target", "digest", "shards", "utterances", "hours", "changed"}
+    assert found.keys() >= {"dataset", "digest", "shards", "utterances", "hours", "changed"}
     assert found["changed"] == ["shard-000002.parquet"]
     status, output, _ = command("index", broken.address, "--workers", 1)
     assert status == 0

@@ -116,7 +116,7 @@ def test_packing_again_after_the_index_was_made_has_nothing_to_do(tmp_path: Path
 def test_out_elsewhere_loads(flac: Packed, tmp_path: Path, whole: dict[str, bytes]) -> None:
     out = tmp_path / "index"
     summary = index(flac.address, out=str(out))
-    assert summary.target == str(out)
+    assert summary.dataset == str(out)
     assert files_of(flac.address) == whole
     assert {path.suffix for path in out.iterdir()} == {".parquet", ".json"}
     elsewhere = Packed(out, flac.sources)

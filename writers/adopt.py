@@ -45,6 +45,7 @@ from .listing import ListingBuilder, Refusal, printable
 from .nemo_records import SegmentError, TarRecords, split_records
 from .progress import Progress
 from .quarantine import ERRORS_NAME
+from .source_store import with_source
 from .tar_files import walk_tar_file
 from .tar_writer import Span
 
@@ -118,7 +119,7 @@ def adopt(
     entries: dict[int, ShardEntry] = {}
     progress.begin("index", utterances=None, seconds=None)
     try:
-        for number, (entry, found) in cluster.run(_adopt_tar, tasks, lambda number: tasks[number].tar):
+        for number, (entry, found) in cluster.run(with_source(_adopt_tar), tasks, lambda number: tasks[number].tar):
             entries[number] = entry
             refused += found
             progress.advance(
@@ -327,7 +328,7 @@ def _infer(
     if not wanted:
         return text
     tasks = [(tar, tuple(wanted), rules.naming, records[number]) for number, tar in enumerate(tars)]
-    found = [value for _, values in cluster.run(_metadata, tasks) for value in values]
+    found = [value for _, values in cluster.run(with_source(_metadata), tasks) for value in values]
     return {**infer_columns(pa.chunked_array([pa.array(found, pa.string())]), wanted), **text}
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import BinaryIO, cast
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from uttershard.pipeline.dataset.files import local_path
@@ -18,6 +17,7 @@ from uttershard.pipeline.reading.codecs import AudioError
 from .byte_files import RangeFile, SeekableGzip, buffered, open_zip_member
 from .listing import PIPE
 from .locators import Place, parse_place
+from .source_store import open_filesystem, source_identity
 
 _STDERR_SHOWN = 300
 _ARK_HEAD_BYTES = 16
@@ -82,7 +82,7 @@ def open_address(address: str) -> contextlib.AbstractContextManager[BinaryIO]:
     path = local_path(address)
     if path is not None:
         return open(path, "rb")  # noqa: PTH123
-    filesystem, inner = fsspec.core.url_to_fs(address)
+    filesystem, inner = open_filesystem(address)
     opened = filesystem.open(inner, "rb", block_size=_AHEAD_BYTES, cache_type="readahead")
     return cast("contextlib.AbstractContextManager[BinaryIO]", opened)
 
@@ -124,7 +124,7 @@ def file_stamp(address: str) -> tuple[int, int]:
     """Return what changes when a local file does, so that a cached index of it is not used for another."""
     path = local_path(address)
     if path is None:
-        return 0, 0
+        return 0, source_identity()
     found = os.stat(path)  # noqa: PTH116
     return found.st_size, found.st_mtime_ns
 

@@ -13,15 +13,15 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeAlias
+from typing import Any, BinaryIO, Protocol, TypeAlias
 
-import fsspec
 from uttershard.pipeline.dataset.files import local_path
 from uttershard.pipeline.errors import DataError, StorageError
 
 from .archives import Archive, is_archive, open_file, read_archive
 from .audio_files import file_stamp, open_audio
 from .listing import Refusal
+from .source_store import open_filesystem
 
 
 class _Files(Protocol):
@@ -222,9 +222,8 @@ class _RemoteFiles:
         return self.base
 
     @cached_property
-    def _filesystem(self) -> tuple[fsspec.AbstractFileSystem, str]:
-        filesystem, path = fsspec.core.url_to_fs(self.base)
-        return filesystem, str(path)
+    def _filesystem(self) -> tuple[Any, str]:
+        return open_filesystem(self.base)
 
     def uri(self, name: str) -> str | None:
         # Not looked up: a corpus of a million files would be a million requests. Who opens it will see.

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 from uttershard.pipeline.dataset.digest import digest_bytes, digest_of_digests, span_checksum
-from uttershard.pipeline.dataset.files import join, local_path
+from uttershard.pipeline.dataset.files import StorageOptions, join, local_path
 from uttershard.pipeline.dataset.manifest import MANIFEST_NAME, Manifest, ShardEntry, decode_manifest, encode_manifest
 from uttershard.pipeline.dataset.members import member_name
 from uttershard.pipeline.dataset.sidecar import (
@@ -35,6 +35,7 @@ from .describe import SidecarRows, describe, read_record
 from .job import JobFolder, lock
 from .patterns import expand
 from .progress import Progress, Silent
+from .source_store import source_storage
 from .tar_writer import Span
 
 _RETRIES = 5
@@ -44,7 +45,8 @@ _RETRIES = 5
 class IndexSummary:
     """What `index_tars` has written."""
 
-    target: str
+    dataset: str
+    """Its address."""
     digest: str
     shards: int
     utterances: int
@@ -90,6 +92,7 @@ def index_tars(
     workers: int | None = None,
     retries: int = _RETRIES,
     progress: Progress | None = None,
+    storage_options: StorageOptions | None = None,
 ) -> IndexSummary:
     """Write the sidecars and the manifest of shards that uttershard packed, or adopt those of another tool.
 
@@ -109,14 +112,16 @@ def index_tars(
         workers: Dask worker processes; None for one a CPU core.
         retries: How often a task is given to another worker.
         progress: Told how far it is.
+        storage_options: Keyword arguments of the fsspec file system that holds another tool's tars.
 
     Raises:
         ConfigError: No tars, or columns that contradict the manifest.
         DataError: A tar is damaged, is not the one its manifest lists, or has members that are not of one utterance.
     """
-    foreign = _find_foreign(tars, naming, manifests, checksums, unique_ids)
-    if foreign is not None:
-        return _adopt(*foreign, out, columns, cluster_settings(cluster, workers), retries, progress or Silent())
+    with source_storage(storage_options):
+        foreign = _find_foreign(tars, naming, manifests, checksums, unique_ids)
+        if foreign is not None:
+            return _adopt(*foreign, out, columns, cluster_settings(cluster, workers), retries, progress or Silent())
     paths, home = _find_tars(tars)
     if out is None and home is None:
         raise ConfigError("the tars are in several folders: say with out= where sidecars and manifest go")

@@ -28,7 +28,7 @@ _SHOWN = 3
 class MergeSummary:
     """What `merge` has written."""
 
-    target: str
+    dataset: str
     digest: str
     datasets: int
     shards: int

@@ -7,9 +7,10 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-import fsspec
 from uttershard.pipeline.dataset.files import local_path
 from uttershard.pipeline.errors import ConfigError, StorageError
+
+from .source_store import open_filesystem
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _NEMO_BRACES = re.compile(r"_OP_(\d+\.\.\d+)_CL_")
@@ -83,7 +84,7 @@ def _matches(address: str) -> Iterator[str]:
         yield from sorted(glob.glob(path))  # noqa: PTH207
         return
     try:
-        filesystem, inner = fsspec.core.url_to_fs(address)
+        filesystem, inner = open_filesystem(address)
         yield from sorted(filesystem.unstrip_protocol(name) for name in filesystem.glob(inner))
     except OSError as error:
         raise StorageError(f"{address}: can't be listed ({type(error).__name__}: {error})") from error

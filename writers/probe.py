@@ -18,6 +18,7 @@ from .audio_files import raise_if_it_may_come_back, with_address
 from .channels import probe_channels
 from .listing import Refusal
 from .settings import PackSettings
+from .source_store import with_source
 
 CHUNK_FILES = 256
 """Files of a task: enough to make the scheduler's share small, few enough that a lost worker costs little."""
@@ -115,7 +116,7 @@ def _files_to_open(table: pa.Table, file_of_row: NDArray[np.int32], settings: Pa
 def _open_files(uris: pa.Array, wanted: NDArray[np.int64], run: RunChunks) -> "_Facts":
     facts = _Facts.unknown(len(uris))
     chunks = [wanted[start : start + CHUNK_FILES] for start in range(0, len(wanted), CHUNK_FILES)]
-    for number, result in run(probe_files, (uris.take(pa.array(chunk)).to_pylist() for chunk in chunks)):
+    for number, result in run(with_source(probe_files), (uris.take(pa.array(chunk)).to_pylist() for chunk in chunks)):
         chunk = chunks[number]
         facts.seconds[chunk] = result.seconds
         facts.values_per_second[chunk] = result.values_per_second

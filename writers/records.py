@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from uttershard.pipeline.dataset.manifest import ShardEntry
+from uttershard.pipeline.dataset.shardset import JOB_STATE_NAME
 from uttershard.pipeline.errors import DataError
 
 from .listing import Refusal
@@ -25,7 +26,6 @@ from .targets.base import JOB_FOLDER, Stored, Target
 
 PLAN_NAME = f"{JOB_FOLDER}/plan.parquet"
 
-_STATE_NAME = f"{JOB_FOLDER}/job.json"
 _REFUSED_NAME = f"{JOB_FOLDER}/refused.jsonl"
 _DONE = f"{JOB_FOLDER}/done/"
 _READERS = 16
@@ -66,22 +66,22 @@ class JobRecords:
 
     def exists(self) -> bool:
         """Whether there is a job to go on with."""
-        return self.target.size(_STATE_NAME) is not None
+        return self.target.size(JOB_STATE_NAME) is not None
 
     def read_state(self) -> JobState | None:
         """Return what `job.json` says, or None if the job never got that far."""
-        data = self.target.read(_STATE_NAME)
+        data = self.target.read(JOB_STATE_NAME)
         if data is None:
             return None
         try:
             return JobState(**json.loads(data))
         except (ValueError, TypeError) as error:
-            where = self.target.where(_STATE_NAME)
+            where = self.target.where(JOB_STATE_NAME)
             raise DataError(f"{where}: damaged ({error}); pack again with overwrite") from error
 
     def write_state(self, state: JobState) -> None:
         """Write `job.json`; from here on the job can be resumed."""
-        self.target.put(_STATE_NAME, _json(asdict(state)))
+        self.target.put(JOB_STATE_NAME, _json(asdict(state)))
 
     def write_refused(self, refused: list[Refusal]) -> None:
         """Keep what was refused before packing."""

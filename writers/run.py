@@ -32,6 +32,7 @@ from .progress import Phase, Progress, Silent
 from .quarantine import Quarantine, count_refused
 from .records import FinishedShard, JobRecords, JobState, known_of_shard
 from .settings import PackSettings
+from .source_store import source_storage, with_source
 from .sources import Source, open_source
 from .target import check_target, read_manifest, remove_dataset
 from .targets.base import TakenError, Target
@@ -42,7 +43,8 @@ from .targets.opening import open_target
 class PackSummary:
     """What a pack job has made."""
 
-    target: str
+    dataset: str
+    """Its address."""
     utterances: int
     hours: float
     bytes: int
@@ -72,6 +74,7 @@ def pack(
     cluster: ClusterSettings | str | None = None,
     progress: Progress | None = None,
     storage_options: StorageOptions | None = None,
+    source_storage_options: StorageOptions | None = None,
     **settings: Any,
 ) -> PackSummary:
     """Pack a corpus into a dataset of tar shards with sidecars.
@@ -87,7 +90,9 @@ def pack(
             for this machine. The setting `workers` says how many, and wins over the settings' `n_workers`.
         progress: Told how far the job is.
         storage_options: Keyword arguments of the target's fsspec file system (credentials, endpoint). They are sent to
-            the workers and written nowhere. The corpus is read with the environment's credentials.
+            the workers and written nowhere.
+        source_storage_options: The same for a corpus in a store; None reads it with the environment's credentials, for
+            the target's may be another identity's.
         **settings: Fields of `PackSettings`.
 
     Raises:
@@ -101,12 +106,13 @@ def pack(
     began = time.monotonic()
     chosen = _settings(settings)
     workers = cluster_settings(cluster, chosen.workers)
-    reader = open_source(fspath(source), from_, chosen.source_options, allow_pipes=chosen.allow_pipes)
-    place = open_target(fspath(target), storage_options, chosen.write_limits)
-    check_target(place, overwrite=chosen.overwrite)
-    listener = progress or Silent()
-    with place.hold(JobRecords(place).exists, listener):
-        return _Job(place, chosen, workers, listener, began, storage_options).run(reader)
+    with source_storage(source_storage_options):
+        reader = open_source(fspath(source), from_, chosen.source_options, allow_pipes=chosen.allow_pipes)
+        place = open_target(fspath(target), storage_options, chosen.write_limits)
+        check_target(place, overwrite=chosen.overwrite)
+        listener = progress or Silent()
+        with place.hold(JobRecords(place).exists, listener):
+            return _Job(place, chosen, workers, listener, began, storage_options).run(reader)
 
 
 def _settings(values: dict[str, Any]) -> PackSettings:
@@ -239,7 +245,7 @@ class _Job:
                 )
                 for shard in range(state.shards)
             )
-            for shard, result in cluster.run(pack_shard, tasks, _shard_name):
+            for shard, result in cluster.run(with_source(pack_shard), tasks, _shard_name):
                 finished[shard] = result.finished
                 self.target.traffic.add(result.traffic)
                 entry, refused = result.finished.entry, result.finished.refused
@@ -266,7 +272,7 @@ class _Job:
     def _summary(self, manifest: Manifest, refused: int, *, already_complete: bool) -> PackSummary:
         traffic = self.target.traffic
         return PackSummary(
-            target=str(self.target),
+            dataset=str(self.target),
             utterances=manifest.utterances,
             hours=manifest.seconds / 3600,
             bytes=manifest.tar_bytes,

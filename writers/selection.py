@@ -39,7 +39,7 @@ _ROWS = 64
 class SubsetSummary:
     """What `subset` has written."""
 
-    target: str
+    dataset: str
     digest: str
     shards: int
     utterances: int

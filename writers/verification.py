@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 from uttershard.pipeline.dataset.digest import UNCHECKED, FileDigest, is_of_bytes, span_checksum
-from uttershard.pipeline.dataset.files import local_path
+from uttershard.pipeline.dataset.files import StorageOptions, local_path
 from uttershard.pipeline.dataset.manifest import ShardEntry
 from uttershard.pipeline.dataset.members import is_member_of, member_name
 from uttershard.pipeline.dataset.shardset import ShardSet
@@ -19,6 +19,7 @@ from uttershard.pipeline.dataset.tar import BLOCK, TarError, map_tar, split_name
 from uttershard.pipeline.errors import ConfigError, DataError, UttershardError
 from uttershard.pipeline.reading.codecs import AudioError, decode
 from uttershard.pipeline.reading.members import audio_members
+from uttershard.pipeline.remote.retry import Limits
 from uttershard.pipeline.remote.store import Store
 from uttershard.pipeline.storage.coalesce import pieces
 
@@ -52,7 +53,8 @@ class VerifyReport:
     shards: int
     utterances: int
     seconds: float
-    nbytes: int
+    bytes: int
+    """Of all tars."""
     deep: bool
     problems: tuple[Problem, ...]
     unread_bytes: int = 0
@@ -71,7 +73,8 @@ def verify(
     full: bool = False,
     workers: int = 4,
     progress: Progress | None = None,
-    storage_options: Any = None,
+    storage_options: StorageOptions | None = None,
+    limits: Limits | None = None,
 ) -> VerifyReport:
     """Check sizes, digests and checksums of all shards, sidecars and utterances; with `deep` decode all audio too.
 
@@ -84,13 +87,14 @@ def verify(
         workers: Threads; checking and decoding release the GIL.
         progress: Told how far it is.
         storage_options: Keyword arguments of the dataset's fsspec file system.
+        limits: How long a read from a store may take.
 
     Raises:
         DataError: There is no dataset, or its manifest is damaged. All else is in the report.
     """
     if workers < 1:
         raise ConfigError(f"workers is {workers}; it must be 1 or more")
-    opened = ShardSet.open(dataset, storage_options)
+    opened = ShardSet.open(dataset, storage_options, limits)
     manifest, listener = opened.manifest, progress or Silent()
     problems: list[Problem] = []
     listener.begin("verify", utterances=manifest.utterances, seconds=manifest.seconds)
@@ -112,7 +116,7 @@ def verify(
         shards=len(manifest.shards),
         utterances=manifest.utterances,
         seconds=manifest.seconds,
-        nbytes=manifest.tar_bytes,
+        bytes=manifest.tar_bytes,
         deep=deep,
         problems=tuple(problems),
         unread_bytes=0 if full or deep else sum(_unread(opened, index) for index in range(len(manifest.shards))),

@@ -4,18 +4,22 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from os import PathLike, fspath
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, StorageError
 from ..remote.retry import Limits
 from .digest import digest_bytes
 from .files import StorageOptions, file_size, join, local_path, read_bytes
 from .manifest import MANIFEST_NAME, Manifest, decode_manifest
 from .sidecar import FOREIGN, SidecarInfo, decode_sidecar, sidecar_schema
 from .stats import load_stats
+
+JOB_STATE_NAME = ".uttershard/job.json"
+"""Is there while a pack is unfinished."""
 
 _READERS = 16
 _REMOTE_READERS = 64
@@ -57,10 +61,7 @@ class ShardSet:
         try:
             data = read_bytes(where, storage_options, limits)
         except DataError as error:
-            raise DataError(
-                f"no dataset at {address}: {MANIFEST_NAME} is not there. It is written last, so an unfinished "
-                "`uttershard pack` has none yet: run it again, it goes on where it stopped"
-            ) from error
+            raise DataError(f"no dataset at {address}: {_why_none(address, storage_options, limits)}") from error
         return cls(address, decode_manifest(data, where), storage_options, limits or Limits())
 
     @property
@@ -148,3 +149,20 @@ class ShardSet:
         if found != expected:
             what = "it has been cut" if found < expected else "it was replaced or appended to"
             raise DataError(f"{where}: {found} bytes, the manifest says {expected}: {what}. Copy or pack it again")
+
+
+def _why_none(address: str, options: StorageOptions | None, limits: Limits | None) -> str:
+    """Say why there is no manifest: the pack is unfinished, or there is nothing."""
+    try:
+        file_size(join(address, JOB_STATE_NAME), options, limits)
+    except (DataError, StorageError):
+        path = local_path(address)
+        if path is not None and not Path(path).exists():
+            return "there is no such folder"
+        return (
+            f"there is no {MANIFEST_NAME}, nor a job of `uttershard pack` that would write one. Is the address right?"
+        )
+    return (
+        f"`uttershard pack` has not finished it, {MANIFEST_NAME} is written last. Run it again, it goes on where it "
+        "stopped"
+    )

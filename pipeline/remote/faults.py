@@ -57,12 +57,22 @@ def redact(text: str, options: object = None) -> str:
     return text
 
 
+def is_secret(name: str) -> bool:
+    """Say whether an option of that name may hold a credential.
+
+    Example:
+        >>> is_secret("secret"), is_secret("sas_token"), is_secret("endpoint_url")
+        (True, True, False)
+    """
+    return bool(_SECRET_OPTION.search(name))
+
+
 def _secrets(options: object, inside_secret: bool = False) -> list[str]:
     if isinstance(options, dict):
         return [
             secret
             for name, value in options.items()
-            for secret in _secrets(value, inside_secret or bool(_SECRET_OPTION.search(str(name))))
+            for secret in _secrets(value, inside_secret or is_secret(str(name)))
         ]
     # Shorter ones would make holes in ordinary words, and protect nothing.
     return [options] if inside_secret and isinstance(options, str) and len(options) >= 6 else []

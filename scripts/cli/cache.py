@@ -10,7 +10,7 @@ from uttershard.pipeline.storage.cache_files import CacheFolder, Entry
 from uttershard.pipeline.storage.eviction import remove, shrink
 from uttershard.writers.settings import parse_size
 
-from .output import Json, as_bytes, as_duration, print_json, print_table
+from .output import Json, as_bytes, as_count, as_duration, print_json, print_table
 
 cache = typer.Typer(
     help="The cache of remote tars on this node: list it, make room, check it.",
@@ -30,7 +30,7 @@ def ls(folder: Folder, json: Json = False) -> None:
         return
     now = time.time()
     print_table(
-        f"{folder}: {len(entries):,} files, {as_bytes(_bytes(entries))}",
+        f"{folder}: {as_count(len(entries), 'file')}, {as_bytes(_bytes(entries))}",
         ("digest", "size", "last used", "in the cache for"),
         [
             (
@@ -56,7 +56,9 @@ def prune(
     if json:
         print_json({"folder": str(folder), "removed": [_as_json(entry) for entry in gone], "bytes": opened.nbytes()})
         return
-    typer.echo(f"{folder}: {len(gone):,} files removed, {as_bytes(_bytes(gone))}; {as_bytes(opened.nbytes())} left")
+    typer.echo(
+        f"{folder}: {as_count(len(gone), 'file')} removed, {as_bytes(_bytes(gone))}; {as_bytes(opened.nbytes())} left"
+    )
 
 
 @cache.command("verify")
@@ -70,7 +72,9 @@ def verify(folder: Folder, json: Json = False) -> None:
     else:
         for entry in damaged:
             typer.echo(f"{entry.path}: damaged, removed; it is fetched again when it is needed")
-        typer.echo(f"{folder}: {len(tars):,} tars checked, {as_bytes(_bytes(tars))}, {len(damaged):,} damaged")
+        typer.echo(
+            f"{folder}: {as_count(len(tars), 'tar')} checked, {as_bytes(_bytes(tars))}, {len(damaged):,} damaged"
+        )
     if damaged:
         raise typer.Exit(1)
 

@@ -7,8 +7,9 @@ import typer
 from uttershard.writers.exports.run import LAYOUTS
 from uttershard.writers.exports.run import export as export_dataset
 
-from .output import Json, print_json
+from .output import Json, as_count, print_json
 from .progress import bars
+from .storage import StorageOption, parse_storage_options
 
 
 def export(
@@ -18,6 +19,7 @@ def export(
     extract: Annotated[
         bool, typer.Option("--extract", help="Write the audio as files below OUT, and point at those.")
     ] = False,
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """Write manifests of another tool that point into the shards, or at extracted files.
@@ -26,10 +28,17 @@ def export(
 
         uttershard export shards/train exp/kaldi --to kaldi
     """
-    summary = export_dataset(dataset, to, out, extract=extract, progress=bars(quiet=json))
+    summary = export_dataset(
+        dataset,
+        to,
+        out,
+        extract=extract,
+        progress=bars(quiet=json),
+        storage_options=parse_storage_options(storage_option),
+    )
     if json:
         print_json(asdict(summary))
         return
     for file in summary.files:
         typer.echo(file)
-    typer.echo(f"{summary.utterances:,} utterances of {summary.dataset} for {to}")
+    typer.echo(f"{as_count(summary.utterances, 'utterance')} of {summary.dataset} for {to}")

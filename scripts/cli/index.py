@@ -7,8 +7,9 @@ import typer
 from uttershard.writers.index import index_tars
 
 from .cluster import ClusterConfig, ClusterName, Dashboard, Retries, Workers, chosen_cluster, stoppable
-from .output import Json, as_duration, print_json
+from .output import Json, as_count, as_duration, print_json
 from .progress import bars
+from .storage import StorageOption, parse_storage_options
 
 
 def index(
@@ -44,6 +45,7 @@ def index(
     workers: Workers = None,
     retries: Retries = 5,
     dashboard: Dashboard = False,
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """Write sidecars and manifest from the tars alone. Not a byte of a tar is changed.
@@ -65,13 +67,15 @@ def index(
             cluster=chosen_cluster(cluster, cluster_config, workers, dashboard),
             retries=retries,
             progress=bars(quiet=json),
+            storage_options=parse_storage_options(storage_option),
         )
     if json:
         print_json(asdict(summary))
         return
     typer.echo(
-        f"{summary.target}: {summary.shards:,} shards, {summary.utterances:,} utterances, "
-        f"{as_duration(summary.hours * 3600)}; {len(summary.changed):,} sidecars written, the others were right"
+        f"{summary.dataset}: {as_count(summary.shards, 'shard')}, {as_count(summary.utterances, 'utterance')}, "
+        f"{as_duration(summary.hours * 3600)}; {as_count(len(summary.changed), 'sidecar')} written"
+        + ("" if len(summary.changed) == summary.shards else ", the others were right")
     )
     if summary.refused:
-        typer.echo(f"{summary.refused:,} samples are no utterances, see {summary.target}/errors.jsonl")
+        typer.echo(f"{as_count(summary.refused, 'sample')} refused, see {summary.dataset}/errors.jsonl")

@@ -4,22 +4,25 @@ from typing import Annotated, Any
 
 import typer
 from uttershard.pipeline.dataset.shardset import ShardSet
+from uttershard.pipeline.remote.retry import Limits
 
-from .output import Json, as_bytes, as_duration, print_json, print_pairs, print_table
-from .storage import StorageOption, parse_storage_options
+from .output import Json, as_bytes, as_count, as_duration, print_json, print_pairs, print_table
+from .storage import READ_DEADLINE, READ_TIMEOUT, ReadDeadline, ReadTimeout, StorageOption, parse_storage_options
 
 
 def info(
     dataset: Annotated[str, typer.Argument(help="Address of the dataset: the folder that holds dataset.json.")],
     shards: Annotated[bool, typer.Option("--shards", help="List every shard.")] = False,
     storage_option: StorageOption = None,
+    read_timeout: ReadTimeout = READ_TIMEOUT,
+    read_deadline: ReadDeadline = READ_DEADLINE,
     json: Json = False,
 ) -> None:
     """Show what a dataset holds: hours, utterances, lengths, rates, codecs, columns, digest.
 
     Reads the manifest and the sidecars, no audio.
     """
-    opened = ShardSet.open(dataset, parse_storage_options(storage_option))
+    opened = ShardSet.open(dataset, parse_storage_options(storage_option), Limits(read_timeout, read_deadline))
     facts = describe(opened)
     if json:
         print_json(facts)
@@ -31,10 +34,10 @@ def info(
     print_pairs(
         opened.address,
         [
-            ("audio", f"{as_duration(opened.manifest.seconds)} in {facts['utterances']:,} utterances"),
+            ("audio", f"{as_duration(opened.manifest.seconds)} in {as_count(facts['utterances'], 'utterance')}"),
             ("lengths", f"{facts['shortest_seconds']:.2f} s to {facts['longest_seconds']:.2f} s"),
             ("kinds", audio),
-            ("shards", f"{len(facts['shards'])}, {as_bytes(facts['bytes'])}"),
+            ("shards", f"{len(facts['shards']):,}, {as_bytes(facts['bytes'])}"),
             ("columns", ", ".join(f"{name} ({kind})" for name, kind in facts["columns"].items()) or "-"),
             ("transcripts", f"{facts['with_text']:,} of {facts['utterances']:,}"),
             ("digest", facts["digest"]),
@@ -74,7 +77,7 @@ def describe(dataset: ShardSet) -> dict[str, Any]:
         .sort_by([("count_all", "descending"), ("codec", "ascending")])
     )
     return {
-        "address": dataset.address,
+        "dataset": dataset.address,
         "digest": manifest.digest,
         "created_by": manifest.created_by,
         "utterances": manifest.utterances,

@@ -73,6 +73,16 @@ def as_bytes(count: float) -> str:
     return f"{count / 1000**power:,.1f} {'kMGT'[power - 1]}B"
 
 
+def as_count(number: int, noun: str) -> str:
+    """Write a number of things.
+
+    Example:
+        >>> as_count(1, "shard"), as_count(1200, "utterance")
+        ('1 shard', '1,200 utterances')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def as_share(value: float | None) -> str:
     """Write a share as a percentage."""
     return "-" if value is None else f"{100 * value:.2f} %"

@@ -9,10 +9,11 @@ from uttershard.writers import pack as pack_corpus
 from uttershard.writers.settings import parse_max_errors, parse_size
 from uttershard.writers.sources import source_names
 
+from uttershard.writers.targets.limits import WriteLimits
 from .cluster import ClusterConfig, ClusterName, Dashboard, Retries, Workers, chosen_cluster, stoppable
-from .output import Json, as_bytes, as_duration, print_json
+from .output import Json, as_bytes, as_count, as_duration, print_json
 from .progress import bars
-from .storage import StorageOption, parse_storage_options
+from .storage import SourceStorageOption, StorageOption, WriteDeadline, WriteTimeout, parse_storage_options
 
 
 def pack(
@@ -67,6 +68,9 @@ def pack(
     ] = False,
     storage_option: StorageOption = None,
     json: Json = False,
+    source_storage_option: SourceStorageOption = None,
+    write_timeout: WriteTimeout = WriteLimits.write_timeout,
+    write_deadline: WriteDeadline = WriteLimits.write_deadline,
 ) -> None:
     """Pack a corpus into tar shards, each with a length sidecar.
 
@@ -104,6 +108,9 @@ def pack(
             source_options=_options(option or []),
             storage_options=parse_storage_options(storage_option),
         )
+            source_storage_options=parse_storage_options(source_storage_option, "--source-storage-option"),
+            write_timeout=write_timeout,
+            write_deadline=write_deadline,
     if json:
         print_json(asdict(summary))
         return
@@ -111,12 +118,13 @@ def pack(
         "already complete, nothing to do" if summary.already_complete else f"packed in {as_duration(summary.elapsed)}"
     )
     typer.echo(
-        f"{summary.target}: {made}: {summary.utterances:,} utterances, {as_duration(summary.hours * 3600)}, "
-        f"{as_bytes(summary.bytes)} in {summary.shards:,} shards"
+        f"{summary.dataset}: {made}: {as_count(summary.utterances, 'utterance')}, {as_duration(summary.hours * 3600)}, "
+        f"{as_bytes(summary.bytes)} in {as_count(summary.shards, 'shard')}"
     )
     if summary.requests:
         typer.echo(
-            f"sent {as_bytes(summary.sent_bytes)} in {summary.requests:,} requests, {summary.retries:,} of them retries"
+            f"sent {as_bytes(summary.sent_bytes)} in {as_count(summary.requests, 'request')}, "
+            f"{summary.retries:,} of them again"
         )
     if summary.reduced:
         typer.echo(
@@ -124,7 +132,7 @@ def pack(
             "for FLAC; --codec keep and wav lose nothing"
         )
     if summary.refused:
-        typer.echo(f"{summary.refused:,} utterances refused, see {summary.target}/errors.jsonl")
+        typer.echo(f"{as_count(summary.refused, 'utterance')} refused, see {summary.dataset}/errors.jsonl")
 
 
 def _options(pairs: list[str]) -> dict[str, str]:

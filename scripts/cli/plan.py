@@ -8,7 +8,7 @@ import yaml
 from uttershard.pipeline.dataset.shardset import ShardSet
 from uttershard.pipeline.errors import ConfigError
 from uttershard.pipeline.loader.columns import Columns, PlanSettings, load_columns
-from uttershard.pipeline.loader.mix import Mix, OpenMix, Part, open_mix
+from uttershard.pipeline.loader.mix import Mix, Part, open_mix
 from uttershard.pipeline.planning.batch_types import RuleSettings
 from uttershard.pipeline.planning.corpus import Corpus
 from uttershard.pipeline.planning.mixing import MixedCorpus, PartNumbers
@@ -16,8 +16,8 @@ from uttershard.pipeline.planning.plan import EpochLayout, EpochPlan, lay_out_ep
 from uttershard.pipeline.planning.settings import Batching, Filters, Sharding, make_batching
 from uttershard.pipeline.remote.retry import Limits
 
-from .output import Json, as_duration, as_share, print_json, print_table
-from .storage import StorageOption, parse_storage_options
+from .output import Json, as_count, as_duration, as_share, print_json, print_table
+from .storage import READ_DEADLINE, READ_TIMEOUT, ReadDeadline, ReadTimeout, StorageOption, parse_storage_options
 
 _DEFAULT_BINS = 60_000
 
@@ -79,6 +79,8 @@ def plan(
         int | None, typer.Option(help="Parts of the epoch that each read a few tars only, for data beyond the cache.")
     ] = None,
     storage_option: StorageOption = None,
+    read_timeout: ReadTimeout = READ_TIMEOUT,
+    read_deadline: ReadDeadline = READ_DEADLINE,
     batches: Annotated[bool, typer.Option("--batches", help="List every batch (with --json).")] = False,
     json: Json = False,
 ) -> None:
@@ -107,7 +109,9 @@ def plan(
     )
     sharding = Sharding(0, world_size, total_shards)
     filters = Filters(min_seconds, max_seconds, tuple(where or ()))
-    data = _open(datasets, weight, temperature, pure, parse_storage_options(storage_option))
+    mix = _mix(datasets, weight, temperature, pure)
+    options, limits = parse_storage_options(storage_option), Limits(read_timeout, read_deadline)
+    data = ShardSet.open(datasets[0], options, limits) if mix is None else open_mix(mix, options, limits)
     columns = load_columns(
         data, PlanSettings(sharding, filters, batching, seed, frame_shift, stats=stats, rotate=rotate)
     )
@@ -127,19 +131,18 @@ def plan(
             _print_loss(windows or 1, _totals(layout), _totals(whole))
 
 
-def _open(
-    datasets: list[str], weights: list[float] | None, temperature: float | None, pure: bool, options: Any
-) -> ShardSet | OpenMix:
+def _mix(datasets: list[str], weights: list[float] | None, temperature: float | None, pure: bool) -> Mix | None:
+    """Return the mix that the options say, None for a dataset alone."""
     if len(datasets) == 1:
         for name, value in (("weight", weights), ("temperature", temperature), ("pure", pure)):
             if value:
                 raise ConfigError(f"--{name} is for a mix of several datasets: name them, or leave it out")
-        return ShardSet.open(datasets[0], options)
+        return None
     if weights and len(weights) != len(datasets):
         raise ConfigError(f"{len(datasets)} datasets and {len(weights)} times --weight: give one for each dataset")
     given: list[float | None] = [*weights] if weights else [None] * len(datasets)
     parts = [Part(dataset, weight=weight) for dataset, weight in zip(datasets, given, strict=True)]
-    return open_mix(Mix(parts, temperature=temperature, pure=pure), options, Limits())
+    return Mix(parts, temperature=temperature, pure=pure)
 
 
 def _parse_rules(rules: list[str] | None) -> RuleSettings:
@@ -211,12 +214,14 @@ def _batches(plan: EpochPlan, columns: Columns) -> Any:
 
 def _print_plan(layout: EpochLayout, batching: Batching, columns: Columns) -> None:
     unit = "frames" if batching.rules is None else "bins"
-    budget = f"{batching.batch_bins:,} {unit}" if batching.batch_bins else f"{batching.batch_size} utterances"
+    budget = (
+        f"{batching.batch_bins:,} {unit}" if batching.batch_bins else as_count(batching.batch_size or 0, "utterance")
+    )
     steps = {summary.steps for summary in layout.ranks}
     shift = float(columns.corpus.frame_shift)
     print_table(
-        f"Epoch {layout.epoch}: {'/'.join(str(count) for count in sorted(steps))} steps on {layout.world_size} ranks, "
-        f"{layout.total_shards} logical shards, batches of {budget}",
+        f"Epoch {layout.epoch}: {'/'.join(str(count) for count in sorted(steps))} steps on "
+        f"{as_count(layout.world_size, 'rank')}, {as_count(layout.total_shards, 'logical shard')}, batches of {budget}",
         ("rank", "shard", "steps", "utterances", "audio", "padding", "fill", "dropped"),
         [
             (

@@ -10,6 +10,7 @@ from uttershard.writers.stats.settings import FEATURES, StatsSettings
 from .cluster import ClusterConfig, ClusterName, Dashboard, Retries, Workers, chosen_cluster, stoppable
 from .output import Json, as_share, print_json, print_pairs, print_table
 from .progress import bars
+from .storage import StorageOption, parse_storage_options
 
 _SHOWN = 20
 
@@ -39,6 +40,7 @@ def stats(
     workers: Workers = None,
     retries: Retries = 5,
     dashboard: Dashboard = False,
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """Measure a dataset: mean and variance of features, hours by column, lengths, tokens, silence, clipping.
@@ -64,6 +66,7 @@ def stats(
             cluster=chosen_cluster(cluster, cluster_config, workers, dashboard),
             retries=retries,
             progress=bars(quiet=json),
+            storage_options=parse_storage_options(storage_option),
         )
     if json:
         print_json({"path": summary.path, "already_complete": summary.already_complete, **summary.stats.body})

@@ -8,8 +8,9 @@ from uttershard.pipeline.planning.settings import Filters
 from uttershard.writers.selection import subset as subset_dataset
 from uttershard.writers.settings import parse_size
 
-from .output import Json, as_duration, print_json
+from .output import Json, as_count, as_duration, print_json
 from .progress import bars
+from .storage import StorageOption, parse_storage_options
 
 
 def subset(
@@ -25,6 +26,7 @@ def subset(
     shards: Annotated[int | None, typer.Option(help="Number of shards; without it, from --shard-size.")] = None,
     shard_size: Annotated[str, typer.Option(help="Size of a shard to aim at.")] = "512MB",
     multiple: Annotated[int, typer.Option(help="Round the number of shards up to a multiple of this.")] = 8,
+    storage_option: StorageOption = None,
     json: Json = False,
 ) -> None:
     """Copy some utterances into a new dataset. Their bytes are copied as they are; nothing is decoded.
@@ -41,11 +43,12 @@ def subset(
         shard_bytes=parse_size(shard_size),
         multiple=multiple,
         progress=bars(quiet=json),
+        storage_options=parse_storage_options(storage_option),
     )
     if json:
         print_json(asdict(summary))
         return
     typer.echo(
-        f"{summary.target}: {summary.utterances:,} utterances, {as_duration(summary.hours * 3600)} in "
-        f"{summary.shards:,} shards"
+        f"{summary.dataset}: {as_count(summary.utterances, 'utterance')}, {as_duration(summary.hours * 3600)} in "
+        f"{as_count(summary.shards, 'shard')}"
     )
