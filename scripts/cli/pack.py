@@ -8,8 +8,8 @@ from uttershard.pipeline.errors import ConfigError
 from uttershard.writers import pack as pack_corpus
 from uttershard.writers.settings import parse_max_errors, parse_size
 from uttershard.writers.sources import source_names
-
 from uttershard.writers.targets.limits import WriteLimits
+
 from .cluster import ClusterConfig, ClusterName, Dashboard, Retries, Workers, chosen_cluster, stoppable
 from .output import Json, as_bytes, as_count, as_duration, print_json
 from .progress import bars
@@ -67,10 +67,10 @@ def pack(
         ),
     ] = False,
     storage_option: StorageOption = None,
-    json: Json = False,
     source_storage_option: SourceStorageOption = None,
     write_timeout: WriteTimeout = WriteLimits.write_timeout,
     write_deadline: WriteDeadline = WriteLimits.write_deadline,
+    json: Json = False,
 ) -> None:
     """Pack a corpus into tar shards, each with a length sidecar.
 
@@ -107,10 +107,10 @@ def pack(
             allow_pipes=allow_pipes,
             source_options=_options(option or []),
             storage_options=parse_storage_options(storage_option),
-        )
             source_storage_options=parse_storage_options(source_storage_option, "--source-storage-option"),
             write_timeout=write_timeout,
             write_deadline=write_deadline,
+        )
     if json:
         print_json(asdict(summary))
         return
