@@ -1,7 +1,7 @@
 """Rows of the sidecar, made from the members of an utterance: one way for packing and for rebuilding an index."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,47 +16,56 @@ from .tar_writer import Span
 _AUDIO_MEMBERS = frozenset(EXTENSIONS.values())
 
 
-def encode_members(key: str, info: AudioInfo, audio: bytes, text: str | None, metadata: str | None) -> dict[str, bytes]:
+# Made once: json.dumps would make one for each utterance.
+_encode_json = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
+
+
+def make_record(key: str, metadata: str | None) -> dict[str, Any]:
+    """Return what the `.json` member of an utterance holds: its metadata and, under `id`, its id."""
+    return {**json.loads(metadata), "id": key} if metadata else {"id": key}
+
+
+def encode_members(record: Mapping[str, Any], info: AudioInfo, audio: bytes, text: str | None) -> dict[str, bytes]:
     """Return the members of an utterance, by ending."""
-    record = {**json.loads(metadata or "{}"), "id": key}
-    members = {
-        EXTENSIONS[info.codec]: audio,
-        "json": json.dumps(record, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode("utf-8"),
-    }
+    members = {EXTENSIONS[info.codec]: audio, "json": _encode_json(record).encode("utf-8")}
     if text is not None:
         members["txt"] = text.encode("utf-8")
     return members
 
 
-def describe(
-    members: Mapping[str, bytes | memoryview], columns: Mapping[str, str], info: AudioInfo | None = None
-) -> dict[str, Any]:
+def describe(record: Mapping[str, Any], info: AudioInfo, text_chars: int, columns: Mapping[str, str]) -> dict[str, Any]:
     """Return what the sidecar says of an utterance, all but its place in the tar.
 
     Args:
-        members: Ending -> data.
+        record: What its `.json` member holds.
+        info: Facts of its audio.
+        text_chars: Characters of its transcript, 0 without one.
         columns: Metadata columns, name -> type.
-        info: Facts of the audio member, if it has just been measured.
-
-    Raises:
-        DataError: The members are not those of an utterance of ours.
-        AudioError: The audio can't be decoded.
     """
-    record = read_record(members.get("json", b"null"))
-    if info is None:
-        endings = [ending for ending in members if ending in _AUDIO_MEMBERS]
-        if len(endings) != 1:
-            raise DataError(f"one audio member expected, found {len(endings)} in {', '.join(members)}")
-        info = measure(members[endings[0]])
     return {
         "key": record["id"],
         "num_samples": info.num_samples,
         "sample_rate": info.sample_rate,
         "channels": info.channels,
         "codec": info.codec,
-        "text_chars": _count_characters(members.get("txt", b"")),
+        "text_chars": text_chars,
         **column_values(record, columns),
     }
+
+
+def describe_members(members: Mapping[str, bytes | memoryview], columns: Mapping[str, str]) -> dict[str, Any]:
+    """Return the same, read from the members (ending -> data).
+
+    Raises:
+        DataError: The members are not those of an utterance of ours.
+        AudioError: The audio can't be decoded.
+    """
+    record = read_record(members.get("json", b"null"))
+    endings = [ending for ending in members if ending in _AUDIO_MEMBERS]
+    if len(endings) != 1:
+        raise DataError(f"one audio member expected, found {len(endings)} in {', '.join(members)}")
+    info = measure(members[endings[0]])
+    return describe(record, info, _count_characters(members.get("txt", b"")), columns)
 
 
 def read_record(data: bytes | memoryview) -> dict[str, Any]:
@@ -91,6 +100,11 @@ class SidecarRows:
         """Add an utterance and its place."""
         place = {"offset": span.offset, "nbytes": span.nbytes, "xxh3": span.checksum}
         self._rows.append({**description, **place})
+
+    def drop(self, offsets: Collection[int]) -> None:
+        """Leave out the utterances at these offsets, which turned out to be none."""
+        if offsets:
+            self._rows = [row for row in self._rows if row["offset"] not in offsets]
 
     def table(self) -> pa.Table:
         """Return the table, in the order of adding."""

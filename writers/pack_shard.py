@@ -20,7 +20,7 @@ from uttershard.pipeline.reading.codecs import AudioError
 
 from .audio import PackedAudio
 from .audio_files import raise_if_it_may_come_back, with_address
-from .describe import SidecarRows, describe, encode_members
+from .describe import SidecarRows, describe, encode_members, make_record
 from .listing import Refusal
 from .plan import read_shard
 from .records import PLAN_NAME, FinishedShard, JobRecords
@@ -116,9 +116,10 @@ def _pack_utterance(
     except (AudioError, OSError) as error:
         raise_if_it_may_come_back(error, utterance["uri"])
         return with_address(str(error), utterance["uri"])
-    members = encode_members(utterance["key"], audio.info, audio.data, utterance["text"], utterance["metadata"])
-    description = describe(members, columns, audio.info)
-    rows.add(description, tar.add(member_name(utterance["key"]), members))
+    key, text = utterance["key"], utterance["text"]
+    record = make_record(key, utterance["metadata"])
+    span = tar.add(member_name(key), encode_members(record, audio.info, audio.data, text))
+    rows.add(describe(record, audio.info, len(text or ""), columns), span)
     return None
 
 
