@@ -26,8 +26,6 @@ from .mix import OpenMix
 _ID_DIGITS = 8
 """Digits of a dataset's id in a state: enough to tell a few datasets apart, and a state stays under 1 KB."""
 
-_MOST_IDS = 24
-
 MEASURED = tuple(name for name in MEASURED_COLUMNS.names if name != "key")
 """Columns that `uttershard stats` adds."""
 
@@ -132,9 +130,7 @@ def _load_mix(data: OpenMix, settings: PlanSettings) -> Columns:
         described = json.dumps([name, shards.digest, own.describe()], sort_keys=True)
         ids.append(digest_bytes(described.encode())[-_ID_DIGITS:])
     repeats = data.mix.repeats([corpus for _, corpus in parts])
-    identity: dict[str, Any] = {"dataset": data.shards.digest, "mix": data.mix.describe()}
-    if len(ids) <= _MOST_IDS:
-        identity["parts"] = ids
+    identity: dict[str, Any] = {"dataset": data.shards.digest, "mix": data.mix.describe(), "parts": ids}
     return Columns(
         pa.concat_tables(tables, promote_options="default").unify_dictionaries(),
         data.shards.rows_per_shard,

@@ -7,6 +7,8 @@
  "rotation": [3, 24],                                only after a change of world size: see Rotation
  "stages": [[6, 8, 400]],                            only in an epoch cut by one: see Stage
  "parts": ["1f0c22aa", …], "finished": true}         only of a mix: its datasets; after the last step of an epoch
+
+A setting that is not set is left out, and compared as None.
 """
 
 import json
@@ -25,16 +27,21 @@ logger = logging.getLogger("uttershard")
 FORMAT = "uttershard.loader"
 VERSION = 1
 
-_LONGEST_TEXT = 120
-"""A longer setting (a long `where`) is kept as its digest, so that the state stays under 1 KB."""
+_SETTINGS_BYTES = 600
+"""Where the settings are larger as JSON, the longest (a long `where`) are kept as digests: a state stays under 1 KB."""
 
+_PLACE = ("format", "version", "epoch", "step", "rotation", "stages", "finished")
+"""Fields of a state that are no settings."""
 
 WORLD = ("world_size", "total_shards")
 """What may differ from a state to the loader that it is loaded into: the rest of the epoch is then dealt anew."""
 
 
 _PARTS = "parts"
-"""Ids of the datasets of a mix, kept whole so that one may be added."""
+"""Ids of the datasets of a mix, kept so that one may be added."""
+
+MOST_IDS = 12
+"""Of a mix of more datasets the state has their number and one digest, and datasets are added at its end."""
 
 
 @dataclass(frozen=True)
@@ -78,20 +85,20 @@ def decode_state(state: Mapping[str, Any], plan_settings: Mapping[str, Any], *, 
         ShardingError: total_shards was changed, and not together with the world size.
     """
     saved = _decode_place(state)
-    current = _short(plan_settings)
-    names = [name for name in current if name not in WORLD]
-    differing = [name for name in names if state.get(name) != current[name]]
+    current = {name: _short_ids(value) if name == _PARTS else value for name, value in plan_settings.items()}
+    names = [name for name in {**current, **state} if name not in (*WORLD, *_PLACE)]
+    differing = [name for name in names if not _same(state.get(name), current.get(name))]
     try:
         added = _added_datasets(state, plan_settings) if set(differing) <= {"dataset", "mix", _PARTS} else []
         if added:
-            return _in_this_world(_between_epochs(saved, state, added), state, current)
-        parts = "; ".join(f"{name} was {state.get(name)!r}, is {current[name]!r}" for name in differing)
+            return _in_this_world(_between_epochs(saved, state, added), state, plan_settings)
+        parts = "; ".join(f"{name} was {state.get(name)!r}, is {current.get(name)!r}" for name in differing)
         if parts:
             raise ConfigError(
                 f"the state was saved with other data or settings, so its position means nothing here: {parts}. "
                 "Restore them to resume exactly, or start at the next epoch with load_state_dict(state, force=True)"
             )
-        return _in_this_world(saved, state, current)
+        return _in_this_world(saved, state, plan_settings)
     except ConfigError as error:
         if not force:
             raise
@@ -102,10 +109,13 @@ def decode_state(state: Mapping[str, Any], plan_settings: Mapping[str, Any], *, 
 def _added_datasets(state: Mapping[str, Any], plan_settings: Mapping[str, Any]) -> list[str]:
     """Return the names of the datasets that a mix has more than when it was saved; none if it lacks one."""
     before, now = state.get(_PARTS), plan_settings.get(_PARTS)
-    if not isinstance(before, list) or not isinstance(now, list) or not set(before) <= set(now):
+    if not isinstance(before, list) or not isinstance(now, list):
+        return []
+    kept = now[: before[0]] if before and isinstance(before[0], int) else before
+    if not kept or before != _short_ids(kept) or not all(part in now for part in kept):
         return []
     names = [name for name, *_ in plan_settings["mix"]["factors"]]
-    return [name for name, part in zip(names, now, strict=True) if part not in before]
+    return [name for name, part in zip(names, now, strict=True) if part not in kept]
 
 
 def _between_epochs(saved: Place, state: Mapping[str, Any], added: list[str]) -> Place:
@@ -161,9 +171,24 @@ def _whole(value: Any, name: str, least: int = 0) -> int:
 
 
 def _short(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value if name == _PARTS else _short_value(value) for name, value in settings.items()}
+    short = {name: _short_ids(value) if name == _PARTS else value for name, value in settings.items()}
+    while len(json.dumps(short)) > _SETTINGS_BYTES:
+        longest = max((name for name in short if name != _PARTS), key=lambda name: len(json.dumps(short[name])))
+        digest = _digest(short[longest])
+        if len(json.dumps(short[longest])) <= len(json.dumps(digest)):
+            break
+        short[longest] = digest
+    return short
 
 
-def _short_value(value: Any) -> Any:
+def _short_ids(ids: Sequence[str]) -> list[Any]:
+    return list(ids) if len(ids) <= MOST_IDS else [len(ids), _digest(ids)]
+
+
+def _same(saved: Any, current: Any) -> bool:
+    return bool(saved == current) or saved == _digest(current)
+
+
+def _digest(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=True, sort_keys=True)
-    return value if len(text) <= _LONGEST_TEXT else digest_bytes(text.encode())
+    return f"digest {digest_bytes(text.encode())[-16:]}"
