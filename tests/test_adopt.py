@@ -112,11 +112,10 @@ def test_what_is_no_utterance_is_listed(tmp_path: Path) -> None:
         ("f.flac", encoded(3)[:-50]),
     ]
     write_tar(tmp_path / "x.tar", [*good, *bad])
-    summary = index_tars([str(tmp_path / "x.tar")], workers=1)
-    assert sorted(loaded(tmp_path)) == ["a", "c"]
-    assert loaded(tmp_path)["c"][1] is None
+    summary = index_tars([str(tmp_path / "x.tar")], max_errors=5, workers=1)
+    assert sorted(loaded(tmp_path)) == ["a"]
     errors = {error["key"]: error["reason"] for error in read_errors(tmp_path)}
-    assert summary.utterances == 2
+    assert summary.utterances == 1
     assert summary.refused == len(read_errors(tmp_path)) == 5
     assert errors["b"] == "one audio member expected, found 0 among txt"
     assert errors["c"].startswith("its members are not adjacent")
@@ -127,11 +126,20 @@ def test_what_is_no_utterance_is_listed(tmp_path: Path) -> None:
 
 def test_ids_that_all_count_from_zero(tmp_path: Path) -> None:
     webdataset_tars(tmp_path, restart=True)
-    with pytest.raises(DataError, match=r"'000000' is in .*train-0000.tar and in .*train-0001.tar.*--unique-ids"):
+    with pytest.raises(DataError, match=r"8 of 12 .*twice: in train-0000\.tar and in .*--unique-ids"):
         index_tars([str(tmp_path)], workers=1)
+    assert not (tmp_path / "dataset.json").exists()
+    summary = index_tars([str(tmp_path)], max_errors=8, workers=1)
+    assert (summary.utterances, summary.refused) == (4, 8)
+    errors = read_errors(tmp_path)
+    assert sorted(error["key"] for error in errors) == sorted(2 * [f"{seed:06d}" for seed in range(4)])
+    assert {error["source"].partition(":")[0] for error in errors} == {"train-0001.tar", "train-0002.tar"}
+    assert len(loaded(tmp_path)) == 4
+    assert verify(str(tmp_path)).ok
     index_tars([str(tmp_path)], unique_ids=True, workers=1)
     found = loaded(tmp_path)
     assert len(found) == 12
+    assert not (tmp_path / "errors.jsonl").exists()
     assert_noise(found["train-0002/000003"][0], 3)
     assert verify(str(tmp_path)).ok
 
@@ -197,7 +205,8 @@ def test_nemo_segments_are_listed(tmp_path: Path) -> None:
     ]
     write_jsonl(tmp_path / "manifest_0.json", lines)
     manifests = str(tmp_path / "manifest_{0..1}.json")
-    index_tars([str(tmp_path / "audio_{0..1}.tar")], out=str(tmp_path / "out"), manifests=manifests, workers=1)
+    tars = [str(tmp_path / "audio_{0..1}.tar")]
+    index_tars(tars, out=str(tmp_path / "out"), manifests=manifests, max_errors=3, workers=1)
     assert sorted(loaded(tmp_path / "out")) == ["rec2", "rec3"]
     reasons = [error["reason"] for error in read_errors(tmp_path / "out")]
     assert len(reasons) == 3
@@ -257,6 +266,11 @@ def test_command(tmp_path: Path) -> None:
     write_tar(tmp_path / "x.tar", [("a.flac", encoded(0)), ("b.txt", b"no audio")])
     arguments = ["index", str(tmp_path / "x.tar"), "--out", str(tmp_path / "out"), "--workers", "1"]
     result = CliRunner().invoke(app, arguments)
+    assert result.exit_code != 0
+    assert "1 of 2 utterances refused" in str(result.exception)
+    result = CliRunner().invoke(app, [*arguments, "--on-error", "raise"])
+    assert "refused: b (x.tar:b): one audio member expected" in str(result.exception)
+    result = CliRunner().invoke(app, [*arguments, "--max-errors", "50%"])
     assert result.exit_code == 0, result.output
     assert "1 sample refused" in result.output
     result = CliRunner().invoke(app, [*arguments, "--naming", "tarball"])

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from uttershard.pipeline.errors import ConfigError
 from uttershard.writers import PackSettings, pack
-from uttershard.writers.settings import parse_max_errors, parse_size
+from uttershard.writers.error_limits import parse_max_errors
+from uttershard.writers.settings import parse_size
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,11 @@ class SidecarRows:
         if offsets:
             self._rows = [row for row in self._rows if row["offset"] not in offsets]
 
+    def drop(self, offsets: Collection[int]) -> None:
+        """Leave out the utterances at these offsets, which turned out to be none."""
+        if offsets:
+            self._rows = [row for row in self._rows if row["offset"] not in offsets]
+
     def table(self) -> pa.Table:
         """Return the table, in the order of adding."""
         arrays = [pa.array([row[field.name] for row in self._rows], field.type) for field in self._schema]

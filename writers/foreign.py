@@ -3,9 +3,12 @@
     webdataset, nemo   the key ends at the first dot of the file's name:  a/b.c.flac -> a/b, c.flac
     wenet              at the last one:                                    a/b.c.flac -> a/b.c, flac
 
-Members of one key stand one after the other, or they are not of one utterance. The text is the member `.txt` (or
-`.text`, `.transcript`), else the first of the fields `text`, `transcript`, `transcription`, `sentence` that a `.json`
-member has; the metadata is what else is in that.
+Members of one key stand one after the other, or they are not of one utterance: a sample whose files are apart is none,
+and of two whole samples of one key the second is none. Folders and hidden files (`._a.wav` is what macOS adds to each)
+are passed by, as WebDataset does.
+
+The text is the member `.txt` (or `.text`, `.transcript`), else the first of the fields `text`, `transcript`,
+`transcription`, `sentence` that a `.json` member has; the metadata is what else is in that.
 """
 
 import itertools
@@ -35,6 +38,8 @@ class Group:
     members: dict[str, Member]
     """By ending, lower case."""
     problem: str | None = None
+    rest_of: int | None = None
+    """Offset of an earlier group that is no utterance either, since files of its sample are in this one."""
 
     @property
     def begin(self) -> int:
@@ -68,22 +73,33 @@ def split_key(name: str, naming: str) -> tuple[str, str]:
 
 def group_members(members: Iterable[Member], naming: str) -> Iterator[Group]:
     """Group the members of a tar into utterances, in its order; each group that is none says why."""
-    seen: dict[str, int] = {}
+    seen: dict[str, tuple[int, bool]] = {}
     for key, group in _adjacent(members, naming):
-        first = seen.setdefault(key, group[0].header)
-        parts: dict[str, Member] = {}
-        problem = None
-        for member in group:
-            problem = problem or _member_problem(member)
-            ending = split_key(member.name, naming)[1]
-            if ending in parts:
-                problem = problem or f"the member {member.name!r} is there twice"
-            parts[ending] = member
-        if problem is None and any(before.end != after.header for before, after in itertools.pairwise(group)):
-            problem = "its members are not adjacent: something else is between them"
-        if problem is None and first != group[0].header:
-            problem = f"its members are not adjacent: others of the same key are at offset {first}"
-        yield Group(key, parts, problem or _audio_problem(parts))
+        parts, problem = _parts(group, naming)
+        begin, has_audio = group[0].header, bool(audio_members(parts))
+        first, had_audio = seen.setdefault(key, (begin, has_audio))
+        if first == begin:
+            yield Group(key, parts, problem or _audio_problem(parts))
+        elif has_audio and had_audio:
+            yield Group(key, parts, f"the id is there twice: at offset {first} and at offset {begin}")
+        else:
+            apart = f"its members are not adjacent: some are at offset {first}, others at offset {begin}"
+            yield Group(key, parts, apart, rest_of=first)
+
+
+def _parts(group: list[Member], naming: str) -> tuple[dict[str, Member], str | None]:
+    """Return the members by ending, and why they are no utterance."""
+    parts: dict[str, Member] = {}
+    problem = None
+    for member in group:
+        problem = problem or _member_problem(member)
+        ending = split_key(member.name, naming)[1]
+        if ending in parts:
+            problem = problem or f"the member {member.name!r} is there twice"
+        parts[ending] = member
+    if problem is None and any(before.end != after.header for before, after in itertools.pairwise(group)):
+        problem = "its members are not adjacent: something else is between them"
+    return parts, problem
 
 
 def read_small(file: BinaryIO, member: Member) -> bytes:
@@ -101,8 +117,10 @@ def read_small(file: BinaryIO, member: Member) -> bytes:
 def _adjacent(members: Iterable[Member], naming: str) -> Iterator[tuple[str, list[Member]]]:
     key, group = "", list[Member]()
     for member in members:
-        if member.kind in _NO_FILES or member.name.rpartition("/")[2].startswith("__"):
-            continue  # `__…__` is what WebDataset calls its own files, and skips
+        base = member.name.rpartition("/")[2]
+        # `__…__` is what WebDataset calls its own files, and skips; old tars mark a folder by a slash alone.
+        if member.kind in _NO_FILES or not base or base.startswith(("__", ".")):
+            continue
         found = split_key(member.name, naming)[0]
         if group and found != key:
             yield key, group

@@ -4,7 +4,6 @@ import json
 import posixpath
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from .corpus_path import corpus_path
@@ -20,17 +19,14 @@ class SegmentError(ValueError):
     """A manifest has a member in parts, or not at all; the message is the reason of its refusal."""
 
 
-def split_records(builder: ListingBuilder, manifests: str, tars: Sequence[str], folder: Path) -> Iterator[str]:
-    """Write the lines about each tar into a file of its own, so that a worker reads no more, and yield their names."""
-    paths = [folder / f"records-{number:06d}.jsonl" for number in range(len(tars))]
+def split_records(builder: ListingBuilder, manifests: str, tars: Sequence[str]) -> dict[int, bytes]:
+    """Return the lines about each tar, so that a worker reads no more; tars without any have none."""
     lines: dict[int, list[str]] = {}
     for shard, origin, record in assign_shards(
         builder, [corpus_path(address) for address in expand([manifests])], list(tars)
     ):
         lines.setdefault(shard, []).append(json.dumps({"origin": origin, "record": record}, ensure_ascii=False))
-    for number, path in enumerate(paths):
-        path.write_text("".join(f"{line}\n" for line in lines.get(number, [])), "utf-8")
-        yield str(path)
+    return {shard: "".join(f"{line}\n" for line in found).encode("utf-8") for shard, found in lines.items()}
 
 
 @dataclass
@@ -40,10 +36,10 @@ class TarRecords:
     by_key: dict[str, list[tuple[str, dict[str, Any]]]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: Path) -> "TarRecords":
-        """Read what `split_records` wrote."""
+    def parse(cls, data: bytes) -> "TarRecords":
+        """Read what `split_records` made."""
         found = cls()
-        for line in path.read_text("utf-8").split("\n"):
+        for line in data.decode("utf-8").split("\n"):
             if line:
                 entry = json.loads(line)
                 stem = posixpath.splitext(posixpath.basename(str(entry["record"].get("audio_filepath"))))[0]

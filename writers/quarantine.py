@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from uttershard.pipeline.errors import DataError
 
+from .error_limits import ErrorLimits
 from .listing import Refusal
-from .settings import PackSettings
 from .targets.base import Target
 
 ERRORS_NAME = "errors.jsonl"
@@ -19,14 +19,14 @@ class Quarantine:
 
     Args:
         target: Where the dataset is written.
-        settings: Whether to go on, and how far.
+        limits: Whether to go on, and how far.
         corpus: How many utterances there are in all.
     """
 
-    def __init__(self, target: Target, settings: PackSettings, corpus: int) -> None:
+    def __init__(self, target: Target, limits: ErrorLimits, corpus: int) -> None:
         self.path = target.where(ERRORS_NAME)
         self._target = target
-        self._settings = settings
+        self._limits = limits
         self._corpus = corpus
         self._refused: list[Refusal] = []
 
@@ -43,21 +43,21 @@ class Quarantine:
         self._refused += refused
         if not self._refused:
             return
-        if self._settings.on_error == "raise":
+        if self._limits.on_error == "raise":
             self.write()
             raise DataError(f"refused: {_show(self._sorted()[0])}")
-        allowed = self._settings.allowed_errors(self._corpus)
+        allowed = self._limits.allowed(self._corpus)
         if len(self._refused) > allowed:
             self.write()
             shown = "; ".join(_show(refusal) for refusal in self._sorted()[:_SHOWN])
             raise DataError(
-                f"{len(self._refused)} of {self._corpus} utterances refused, max_errors={self._settings.max_errors} "
+                f"{len(self._refused)} of {self._corpus} utterances refused, max_errors={self._limits.max_errors} "
                 f"allows {allowed}. First: {shown}. All so far are in {self.path}"
             )
 
     def exceeds(self, refused: int) -> bool:
         """Whether so many more are too many."""
-        return len(self._refused) + refused > self._settings.allowed_errors(self._corpus)
+        return len(self._refused) + refused > self._limits.allowed(self._corpus)
 
     def write(self) -> None:
         """Write errors.jsonl, in an order that does not depend on who found what first; no errors, no file."""

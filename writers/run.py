@@ -141,7 +141,7 @@ class _Job:
     def run(self, reader: Source) -> PackSummary:
         listing = self._list(reader)
         corpus = len(listing) + len(listing.refused)
-        quarantine = Quarantine(self.target, self.settings, corpus)
+        quarantine = Quarantine(self.target, self.settings.error_limits, corpus)
         identity = fingerprint(listing, self.settings)
         complete = self._complete(identity)
         if complete is not None:

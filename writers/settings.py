@@ -8,13 +8,12 @@ from typing import Any
 from uttershard.pipeline.dataset.sidecar import sidecar_schema
 from uttershard.pipeline.errors import ConfigError
 
+from .error_limits import ErrorLimits
 from .targets.limits import WriteLimits
 
 CODECS = ("keep", "flac", "wav", "opus")
 OPUS_RATES = (8000, 12000, 16000, 24000, 48000)
 """The rates Opus has (RFC 6716, section 2); any other rate would have to be resampled first."""
-
-ON_ERROR = ("skip", "raise")
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -72,7 +71,7 @@ class PackSettings:
         object.__setattr__(self, "source_options", dict(self.source_options))
         self._check_audio()
         self._check_shards()
-        self._check_errors()
+        ErrorLimits(self.on_error, self.max_errors)
         repeated = sorted({name for name in self.columns if self.columns.count(name) > 1})
         if repeated:
             raise ConfigError(f"columns names {repeated[0]!r} twice")
@@ -85,6 +84,11 @@ class PackSettings:
     def write_limits(self) -> WriteLimits:
         """How long a store may take."""
         return WriteLimits(self.write_timeout, self.write_deadline)
+
+    @property
+    def error_limits(self) -> ErrorLimits:
+        """How many utterances may be refused."""
+        return ErrorLimits(self.on_error, self.max_errors)
 
     def _check_audio(self) -> None:
         if self.codec not in CODECS:
@@ -103,26 +107,6 @@ class PackSettings:
         if self.seed >= 1 << 64:
             raise ConfigError(f"seed is {self.seed}; it must be below 2**64")
 
-    def _check_errors(self) -> None:
-        if self.on_error not in ON_ERROR:
-            raise ConfigError(f"on_error is {self.on_error!r}; it can be {' or '.join(ON_ERROR)}")
-        if isinstance(self.max_errors, bool) or not isinstance(self.max_errors, int | float):
-            raise ConfigError(f"max_errors is {self.max_errors!r}; it must be a share (float below 1) or a count (int)")
-        if isinstance(self.max_errors, float) and not 0 <= self.max_errors < 1:
-            raise ConfigError(
-                f"max_errors is {self.max_errors}; a share must be 0 or more and below 1 (a count is written as an int)"
-            )
-        _at_least("max_errors", int(self.max_errors), 0)
-
-    def allowed_errors(self, corpus: int) -> int:
-        """Return how many utterances of a corpus of this size may be refused.
-
-        Example:
-            >>> PackSettings(max_errors=0.01).allowed_errors(250), PackSettings(max_errors=7).allowed_errors(250)
-            (2, 7)
-        """
-        return int(self.max_errors * corpus) if isinstance(self.max_errors, float) else self.max_errors
-
 
 def parse_size(text: str) -> int:
     """Read a size in bytes as a person writes it; k, M, G and T are powers of 1000, Ki, Mi, Gi and Ti of 1024.
@@ -136,21 +120,6 @@ def parse_size(text: str) -> int:
         raise ConfigError(f"{text!r} is not a size; write for example 512MB, 1.5GiB or a number of bytes")
     number, prefix, binary = match.groups()
     return int(float(number) * (1024 if binary else 1000) ** _POWERS[prefix.lower()])
-
-
-def parse_max_errors(text: str) -> int | float:
-    """Read `--max-errors`: an integer is a count, anything with a point, an exponent or % is a share.
-
-    Example:
-        >>> parse_max_errors("20"), parse_max_errors("0.05"), parse_max_errors("5%")
-        (20, 0.05, 0.05)
-    """
-    try:
-        if text.endswith("%"):
-            return float(text[:-1]) / 100
-        return int(text) if text.strip().isdigit() else float(text)
-    except ValueError:
-        raise ConfigError(f"max_errors is {text!r}; write a count (20) or a share (0.05 or 5%)") from None
 
 
 def _at_least(name: str, value: Any, least: int) -> None:

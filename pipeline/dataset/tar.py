@@ -42,6 +42,10 @@ class TarError(DataError):
     """A tar is damaged or is no tar; the message says at which offset."""
 
 
+class TarEndError(TarError):
+    """The members are whole, but what follows the last one is not the end of a tar."""
+
+
 class Member(NamedTuple):
     """One member of a tar; all offsets count from the start of the buffer walked."""
 
@@ -114,6 +118,8 @@ def walk_tar(buffer: memoryview) -> Iterator[Member]:
     """Yield all members of a whole tar, testing each header, and raise TarError where it is damaged or cut."""
     position = 0
     while True:
+        if position == len(buffer):
+            raise TarEndError(f"the tar ends at byte {position} without its end mark: it has been cut")
         if position + BLOCK > len(buffer):
             raise TarError(f"the tar ends at byte {len(buffer)} without its end mark: it has been cut")
         member = _read_member(buffer, position, verify=True)
@@ -126,9 +132,10 @@ def walk_tar(buffer: memoryview) -> Iterator[Member]:
 
 def _check_end(rest: memoryview, position: int) -> None:
     if len(rest) < 2 * BLOCK:
-        raise TarError(f"the tar ends at byte {position + len(rest)} inside its end mark: it has been cut")
+        where = position + len(rest)
+        raise TarEndError(f"the tar ends at byte {where} inside its end mark: it has been cut")
     if bytes(rest).count(0) != len(rest):
-        raise TarError(f"data after an empty block at offset {position}: the tar is damaged")
+        raise TarEndError(f"data after an empty block at offset {position}: the tar is damaged")
 
 
 def _read_plain(buffer: memoryview, position: int) -> Member | None:
@@ -146,7 +153,7 @@ def _read_plain(buffer: memoryview, position: int) -> Member | None:
 
 
 def _read_member(buffer: memoryview, position: int, *, verify: bool) -> Member | None:
-    header_at, name, size_override = position, None, None
+    header_at, name, size_override, is_sparse = position, None, None, False
     while True:
         header = bytes(buffer[position : position + BLOCK])
         if len(header) < BLOCK:
@@ -161,12 +168,13 @@ def _read_member(buffer: memoryview, position: int, *, verify: bool) -> Member |
         if kind not in _EXTENSIONS:
             size = size if size_override is None else size_override
             size = 0 if kind in _WITHOUT_DATA else size
+            start += _sparse_map_bytes(buffer, header, start) if kind == "S" else 0
             if start + size > len(buffer):
                 raise TarError(
                     f"the member at offset {header_at} promises {size} bytes, only {len(buffer) - start} follow: "
                     "the tar has been cut"
                 )
-            return Member(name or _ustar_name(header), header_at, start, size, kind)
+            return Member(name or _ustar_name(header), header_at, start, size, "S" if is_sparse else kind)
         if size > _MAX_EXTENSION_BYTES or start + size > len(buffer):
             raise TarError(f"an extended header at offset {position} promises {size} bytes: the tar is damaged")
         data = bytes(buffer[start : start + size])
@@ -174,9 +182,21 @@ def _read_member(buffer: memoryview, position: int, *, verify: bool) -> Member |
             name = data.rstrip(b"\0").decode("utf-8", "surrogateescape")
         elif kind == "x":
             fields = _pax_fields(data, position)
-            name = fields.get("path", name)
+            is_sparse = is_sparse or any(field.startswith("GNU.sparse.") for field in fields)
+            name = fields.get("GNU.sparse.name") or fields.get("path", name)
             size_override = _decimal(fields["size"], position) if "size" in fields else size_override
         position = start + padded(size)
+
+
+def _sparse_map_bytes(buffer: memoryview, header: bytes, start: int) -> int:
+    """Return the size of the blocks that go on with the map of a GNU sparse file, between its header and its data."""
+    nbytes, more = 0, header[482]
+    while more:
+        block = bytes(buffer[start + nbytes : start + nbytes + BLOCK])
+        if len(block) < BLOCK:
+            raise TarError(f"the tar ends inside the map of a sparse file at offset {start}: it has been cut")
+        nbytes, more = nbytes + BLOCK, block[504]
+    return nbytes
 
 
 def _check_header(header: bytes, position: int) -> None:

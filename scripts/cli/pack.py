@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 from uttershard.pipeline.errors import ConfigError
 from uttershard.writers import pack as pack_corpus
-from uttershard.writers.settings import parse_max_errors, parse_size
+from uttershard.writers.error_limits import parse_max_errors
+from uttershard.writers.settings import parse_size
 from uttershard.writers.sources import source_names
 from uttershard.writers.targets.limits import WriteLimits
 

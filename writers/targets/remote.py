@@ -1,7 +1,6 @@
 """A place in a store (implements Target): objects are visible when they are complete."""
 
 import contextlib
-import io
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO, cast
 
@@ -12,6 +11,7 @@ from uttershard.pipeline.remote.retry import Limits
 from uttershard.pipeline.remote.store import Store
 
 from ..progress import Progress
+from ..store_file import StoreFile
 from .attempts import Asking
 from .base import JOB_FOLDER, Stored, TakenError, Traffic
 from .limits import WriteLimits
@@ -113,7 +113,7 @@ class RemoteTarget:
         """Open an object for reading ranges of it."""
         if stored is None:
             stored = self._list()[name]
-        return cast(BinaryIO, _RangeReader(self._store, f"{self.address}/{name}", stored.size))
+        return cast(BinaryIO, StoreFile(self._store, f"{self.address}/{name}", stored.size))
 
     def names(self) -> list[str]:
         """Return the names of all objects but the lock."""
@@ -249,33 +249,3 @@ class RemoteTarget:
 
     def _full(self, name: str) -> str:
         return f"{self._path}/{name}"
-
-
-class _RangeReader(io.RawIOBase):
-    """An object as a seekable file."""
-
-    def __init__(self, store: Store, address: str, size: int) -> None:
-        super().__init__()
-        self._store, self._address, self._size, self._position = store, address, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._position = max(0, offset + (0, self._position, self._size)[whence])
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, buffer: "memoryview | bytearray") -> int:  # type: ignore[override]
-        view = memoryview(buffer).cast("B")
-        stop = min(self._size, self._position + len(view))
-        count = max(0, stop - self._position)
-        if count:
-            view[:count] = self._store.read_range(self._address, self._position, stop, self._size)
-        self._position += count
-        return count

@@ -1,0 +1,150 @@
+"""One task of `index`: the sidecar of one tar and a record of it, or finding that both are there already.
+
+A record is of this very tar (size, time or ETag), read in this way; it is what a later run goes on from.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+from uttershard.pipeline.dataset.digest import digest_bytes
+from uttershard.pipeline.dataset.files import StorageOptions
+from uttershard.pipeline.dataset.manifest import ShardEntry
+from uttershard.pipeline.dataset.sidecar import SidecarInfo, encode_sidecar
+from uttershard.pipeline.dataset.tar import TarError
+from uttershard.pipeline.errors import DataError
+
+from .adopt import AdoptRules, read_foreign
+from .listing import Refusal
+from .nemo_records import TarRecords
+from .own_tar import read_own
+from .tar_input import TarInput, open_tar
+from .tar_rows import TarRows
+from .targets.base import JOB_FOLDER, Target
+from .targets.limits import WriteLimits
+from .targets.opening import open_target
+
+
+@dataclass(frozen=True)
+class IndexTask:
+    """All that a worker needs to know."""
+
+    target: str
+    number: int
+    tar: str
+    """Its address."""
+    listed: str
+    """The same as the manifest lists it."""
+    sidecar: str
+    """Its name."""
+    columns: Mapping[str, str]
+    rules: AdoptRules | None
+    """None for a tar of ours."""
+    fingerprint: str | None
+    """None: of the tar itself."""
+    records: str | None = None
+    """The name of what NeMo's manifest says of this tar, in the job's folder."""
+    stop: bool = False
+    """Whether the first sample that is no utterance is an error."""
+    storage_options: StorageOptions | None = field(default=None, repr=False)
+    """Never shown, since they may hold credentials."""
+
+
+@dataclass(frozen=True)
+class IndexedTar:
+    """What a task returns."""
+
+    entry: ShardEntry
+    refused: tuple[Refusal, ...]
+    is_new: bool
+    """Whether the sidecar was not there before, or not with these bytes."""
+    notes: tuple[str, ...] = ()
+    fetched_bytes: int = 0
+    """Read of a tar in a store, by this run."""
+
+
+def index_tar(task: IndexTask) -> IndexedTar:
+    """Index one tar.
+
+    Raises:
+        DataError: It is cut or damaged.
+    """
+    target = open_target(task.target, task.storage_options, WriteLimits())
+    records = None if task.records is None else target.read(task.records) or b""
+    with open_tar(task.tar, task.storage_options, whole=task.rules is None or task.rules.checksums) as tar:
+        key = _key_of(task, tar, records)
+        done = _read_done(target, task, key)
+        if done is not None:
+            return done
+        rows = _read(task, tar, records)
+        indexed = _write(target, task, tar, rows)
+        record = {"key": key, **asdict(indexed), "refused": [refusal._asdict() for refusal in indexed.refused]}
+        target.put(_record_name(task), json.dumps(record, ensure_ascii=False).encode("utf-8"))
+        return replace(indexed, fetched_bytes=tar.fetched_bytes())
+
+
+def make_entry(listed: str, sidecar: str, info: SidecarInfo, data: bytes, table: pa.Table) -> ShardEntry:
+    """Return what the manifest says of a tar and its sidecar (`data`)."""
+    samples = table["num_samples"].to_pylist()
+    seconds = [count / rate for count, rate in zip(samples, table["sample_rate"].to_pylist(), strict=True)]
+    return ShardEntry(
+        tar=listed,
+        sidecar=sidecar,
+        tar_bytes=info.tar_bytes,
+        tar_digest=info.tar_digest,
+        sidecar_bytes=len(data),
+        sidecar_digest=digest_bytes(data),
+        utterances=len(samples),
+        samples=sum(samples),
+        seconds=sum(seconds),
+        shortest_seconds=min(seconds, default=0.0),
+        longest_seconds=max(seconds, default=0.0),
+    )
+
+
+def _read(task: IndexTask, tar: TarInput, records: bytes | None) -> TarRows:
+    try:
+        if task.rules is None:
+            return read_own(tar, task.columns)
+        parsed = None if records is None else TarRecords.parse(records)
+        return read_foreign(tar, task.rules, task.columns, parsed, stop=task.stop)
+    except TarError as error:
+        raise DataError(f"{task.tar}: {error}") from error
+
+
+def _write(target: Target, task: IndexTask, tar: TarInput, rows: TarRows) -> IndexedTar:
+    info = SidecarInfo(tar.size, rows.digest, task.fingerprint or rows.digest, naming=rows.naming)
+    data = encode_sidecar(rows.table, info)
+    is_new = target.read(task.sidecar) != data
+    if is_new:
+        target.put(task.sidecar, data)
+    entry = make_entry(task.listed, task.sidecar, info, data, rows.table)
+    return IndexedTar(entry, rows.refused, is_new, tuple(f"{task.tar}: {note}" for note in rows.notes))
+
+
+def _key_of(task: IndexTask, tar: TarInput, records: bytes | None) -> list[Any]:
+    rules = None if task.rules is None else asdict(task.rules)
+    about = None if records is None else digest_bytes(records)
+    return [task.tar, task.sidecar, tar.size, tar.version, dict(task.columns), task.fingerprint, rules, about]
+
+
+def _record_name(task: IndexTask) -> str:
+    return f"{JOB_FOLDER}/done/{task.number:06d}.json"
+
+
+def _read_done(target: Target, task: IndexTask, key: list[Any]) -> IndexedTar | None:
+    data = target.read(_record_name(task))
+    if data is None:
+        return None
+    try:
+        body = json.loads(data)
+        if body.pop("key") != key:
+            return None
+        entry = ShardEntry(**body.pop("entry"))
+        refused = tuple(Refusal(**refusal) for refusal in body.pop("refused"))
+        done = IndexedTar(entry, refused, bool(body["is_new"]), tuple(body["notes"]))
+    except (ValueError, KeyError, TypeError):
+        return None  # cut, or of something else: indexed again
+    return done if digest_bytes(target.read(task.sidecar) or b"") == entry.sidecar_digest else None
