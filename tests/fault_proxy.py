@@ -6,6 +6,7 @@ It counts requests and passes headers on as they are, Host too, so that signatur
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import struct
 import threading
@@ -26,6 +27,8 @@ class Fault:
         times: How many of them.
         skip: How many matching requests pass unharmed first.
         status: Answer with this status at once.
+        code: What S3 calls it, in the body.
+        lose: Pass the request on, and lose the answer.
         delay: Seconds before the answer.
         rate: Bytes a second of the body.
         reset_after: Send RST after so many bytes of the body (0: at once).
@@ -39,6 +42,8 @@ class Fault:
     times: int = FOR_EVER
     skip: int = 0
     status: int | None = None
+    code: str = ""
+    lose: bool = False
     delay: float = 0.0
     rate: float | None = None
     reset_after: int | None = None
@@ -67,6 +72,12 @@ class FaultProxy:
     requests: list[str] = field(default_factory=list)
     body_bytes: int = 0
     on_request: Callable[[str], None] = lambda path: None
+    keys: list[str] = field(default_factory=list)
+    """Access keys that requests were signed with."""
+    expired: set[str] = field(default_factory=set)
+    """Access keys that are refused, as the store refuses temporary ones that are over."""
+    strip: frozenset[bytes] = frozenset()
+    """Headers of requests, in lower case, that the store shall not see."""
 
     def start(self) -> FaultProxy:
         """Listen."""
@@ -102,6 +113,13 @@ class FaultProxy:
                 self.requests.append(path)
                 self.on_request(path)
                 fault = next((fault for fault in self.faults if fault.takes(path)), Fault())
+                signed = re.search(rb"Credential=([^/]+)/", head)
+                if signed is not None:
+                    self.keys.append(signed[1].decode())
+                    if self.keys[-1] in self.expired:
+                        fault = Fault(status=400, code="ExpiredToken")
+                for name in self.strip:
+                    head = _without_header(head, name)
                 if not await self._answer(head + body, fault, writer):
                     return
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -112,7 +130,8 @@ class FaultProxy:
     async def _answer(self, request: bytes, fault: Fault, writer: asyncio.StreamWriter) -> bool:
         await asyncio.sleep(fault.delay)
         if fault.status is not None:
-            writer.write(f"HTTP/1.1 {fault.status} Fault\r\nContent-Length: 0\r\n\r\n".encode())
+            body = f"<Error><Code>{fault.code}</Code></Error>" if fault.code else ""
+            writer.write(f"HTTP/1.1 {fault.status} Fault\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
             return True
         if fault.reset_after == 0:
             return _reset(writer)
@@ -121,6 +140,8 @@ class FaultProxy:
         try:
             request_writer.write(request)
             head = await _read_head(upstream)
+            if fault.lose:
+                return _reset(writer)
             length = 0 if request.startswith(b"HEAD") else int(_header(head, b"content-length") or 0)
             writer.write(_with_header(head, fault.header) if fault.header else head)
             return await self._pass_body(upstream, writer, length, fault)

@@ -18,7 +18,14 @@ import s3fs
 
 ACCESS, SECRET = "test-access-key", "test-secret-key"
 READER, READER_SECRET = "read-access-key", "read-secret-key"
+PACKER, PACKER_SECRET = "4711000815", "0123456789"
+"""Made of digits, as some stores make them. It has no business in the archive."""
+ARCHIVIST, ARCHIVIST_SECRET = "archive-access-key", "archive-secret-key"
 BUCKET = "speech"
+ARCHIVE = "archive"
+"""Read by its own identity only."""
+PUBLIC = "public"
+"""Read by everybody."""
 _READY_SECONDS = 60.0
 
 
@@ -42,12 +49,13 @@ class S3Server:
         """Return a file system of its own."""
         return s3fs.S3FileSystem(**self.options(), skip_instance_cache=True)
 
-    def upload(self, folder: Path, prefix: str) -> str:
-        """Put the files of a folder there and return the address."""
+    def upload(self, folder: Path, prefix: str, bucket: str = BUCKET) -> str:
+        """Put the files of a folder there, and of those in it, and return the address."""
         filesystem = self.filesystem()
-        for path in sorted(folder.iterdir()):
-            filesystem.pipe_file(f"{BUCKET}/{prefix}/{path.name}", path.read_bytes())
-        return f"s3://{BUCKET}/{prefix}"
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                filesystem.pipe_file(f"{bucket}/{prefix}/{path.relative_to(folder)}", path.read_bytes())
+        return f"s3://{bucket}/{prefix}"
 
 
 def start_server(folder: Path) -> tuple[S3Server, subprocess.Popen[bytes]]:
@@ -55,6 +63,9 @@ def start_server(folder: Path) -> tuple[S3Server, subprocess.Popen[bytes]]:
     identities = [
         _identity("admin", ACCESS, SECRET, ["Admin", "Read", "List", "Tagging", "Write"]),
         _identity("reader", READER, READER_SECRET, ["Read", "List"]),
+        _identity("packer", PACKER, PACKER_SECRET, [f"{action}:{BUCKET}" for action in ("Read", "List", "Write")]),
+        _identity("archivist", ARCHIVIST, ARCHIVIST_SECRET, [f"Read:{ARCHIVE}", f"List:{ARCHIVE}"]),
+        {"name": "anonymous", "actions": [f"Read:{PUBLIC}", f"List:{PUBLIC}"]},
     ]
     config = folder / "s3.json"
     config.write_text(json.dumps({"identities": identities}), "utf-8")
@@ -86,7 +97,8 @@ def start_server(folder: Path) -> tuple[S3Server, subprocess.Popen[bytes]]:
         )
     server = S3Server(f"http://127.0.0.1:{s3}")
     _wait_until_ready(server, process, folder / "weed.log")
-    server.filesystem().mkdir(BUCKET)
+    for bucket in (BUCKET, ARCHIVE, PUBLIC):
+        server.filesystem().mkdir(bucket)
     return server, process
 
 
