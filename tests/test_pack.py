@@ -77,7 +77,7 @@ def test_from_corpus_to_dataset(tmp_path: Path) -> None:
     seconds = sum(row["num_samples"] for row in table.to_pylist()) / 16_000
     nbytes = sum(path.stat().st_size for path in target.glob("*.tar"))
     assert summary == PackSummary(
-        target=str(target),
+        dataset=str(target),
         utterances=24,
         hours=pytest.approx(seconds / 3600),
         bytes=nbytes,

@@ -19,6 +19,7 @@ from uttershard.pipeline.reading.codecs.base import Depth
 from uttershard.pipeline.reading.convert import to_floats
 
 from .audio_files import open_audio, read_audio
+from .byte_files import ReusedBuffer
 from .channels import cut_channels, probe_channels
 from .encode import encode, mix_channels, resample
 from .locators import Part, parse_parts
@@ -35,13 +36,16 @@ _MOST_FLAC_CHANNELS = 8
 class PackedAudio:
     """One encoded file as it goes into the tar, and what is in it."""
 
-    data: bytes
+    data: bytes | memoryview
+    """Maybe in the buffer that it was read into, and gone with the next file."""
     info: AudioInfo
     reduced: bool = False
     """Whether it was rounded to 24 bits, and clipped at full scale, because a codec without more was asked for."""
 
 
-def fetch(uri: str, start: float | None, end: float | None, settings: PackSettings) -> PackedAudio:
+def fetch(
+    uri: str, start: float | None, end: float | None, settings: PackSettings, buffer: ReusedBuffer | None = None
+) -> PackedAudio:
     """Read, and where asked cut, mix, resample and encode, one utterance.
 
     Args:
@@ -49,6 +53,7 @@ def fetch(uri: str, start: float | None, end: float | None, settings: PackSettin
         start: Seconds; None for the beginning.
         end: Seconds; None for the end.
         settings: Codec, rate and channels wanted.
+        buffer: May be read into; what is returned is then to be used before the next call.
 
     Raises:
         AudioError: It can't be had, decoded, cut there, or stored in the codec wanted.
@@ -59,7 +64,7 @@ def fetch(uri: str, start: float | None, end: float | None, settings: PackSettin
         first, last = _sample_range(start or 0.0, end, info)
         return _encode(cut_channels(uri, first, last, _cut), info, _depth_of_parts(parts), settings)
     if start is None and end is None:
-        return _whole(read_audio(uri), settings)
+        return _whole(read_audio(uri, buffer or ReusedBuffer()), settings)
     with open_audio(uri) as file:
         info = probe(file)
         first, last = _sample_range(start or 0.0, end, info)
@@ -114,7 +119,7 @@ def _depth_of_parts(parts: Sequence[Part]) -> Depth:
     return "DOUBLE" if {"PCM_32", "FLOAT"} <= set(depths) else max(depths, key=_DEPTHS.index)
 
 
-def _whole(data: bytes, settings: PackSettings) -> PackedAudio:
+def _whole(data: bytes | memoryview, settings: PackSettings) -> PackedAudio:
     info = measure(data)
     if _stays(info, settings):
         return PackedAudio(data, info)

@@ -14,7 +14,7 @@ from uttershard.pipeline.dataset.files import local_path
 from uttershard.pipeline.errors import StorageError
 from uttershard.pipeline.reading.codecs import AudioError
 
-from .byte_files import RangeFile, SeekableGzip, buffered, open_zip_member
+from .byte_files import RangeFile, ReusedBuffer, SeekableGzip, buffered, open_zip_member
 from .listing import PIPE
 from .locators import Place, parse_place
 from .source_store import open_filesystem, source_identity
@@ -57,15 +57,15 @@ def open_audio(uri: str) -> Iterator[BinaryIO]:
         raise _unreadable(uri, error) from error
 
 
-def read_audio(uri: str) -> bytes:
-    """Return all bytes of audio (see `open_audio`); a local file in as few system calls as there can be."""
+def read_audio(uri: str, buffer: ReusedBuffer) -> bytes | memoryview:
+    """Return all bytes of audio (see `open_audio`); those of a local file hold until the buffer is used again."""
     path = local_path(uri)
     if path is None or "#" in path or uri.startswith(PIPE):
         with open_audio(uri) as file:
             return file.read()
     try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-            return file.read()
+        with open(path, "rb", buffering=0) as raw:  # noqa: PTH123
+            return buffer.read(raw, os.fstat(raw.fileno()).st_size)
     except _VERDICTS as error:
         raise _unreadable(uri, error) from error
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from uttershard.pipeline.reading.codecs import AudioError
 
 from .audio import PackedAudio, fetch, fetch_spans
+from .byte_files import ReusedBuffer
 from .settings import PackSettings
 
 _WAITING_BYTES = 256 << 20
@@ -27,6 +28,7 @@ class ShardAudio:
     settings: PackSettings
     reduced: int = 0
     """How many of those returned so far have lost depth."""
+    _buffer: ReusedBuffer = field(default_factory=ReusedBuffer)
     _segments: dict[str, list[int]] = field(default_factory=dict)
     _waiting: dict[int, PackedAudio] = field(default_factory=dict)
     _waiting_bytes: int = 0
@@ -41,12 +43,12 @@ class ShardAudio:
         self._segments = {uri: found for uri, found in segments.items() if len(found) > 1}
 
     def fetch(self, row: int, uri: str, start: float | None, end: float | None) -> PackedAudio:
-        """Return the audio of a row (see `audio.fetch`)."""
+        """Return the audio of a row (see `audio.fetch`), to be used before the next row's is asked for."""
         if row not in self._waiting and uri in self._segments:
             self._cut_ahead(row, uri)
         audio = self._waiting.pop(row, None)
         if audio is None:
-            audio = fetch(uri, start, end, self.settings)
+            audio = fetch(uri, start, end, self.settings, self._buffer)
         else:
             self._waiting_bytes -= len(audio.data)
         self.reduced += audio.reduced

@@ -43,7 +43,7 @@ class ShardTar:
         """Bytes written so far."""
         return self._digest.nbytes
 
-    def add(self, name: str, members: Mapping[str, bytes]) -> Span:
+    def add(self, name: str, members: Mapping[str, bytes | memoryview]) -> Span:
         """Write one utterance.
 
         Args:
@@ -52,7 +52,7 @@ class ShardTar:
         """
         offset = self._digest.nbytes
         checksum = xxhash.xxh3_64()
-        pieces: list[bytes] = []
+        pieces: list[bytes | memoryview] = []
         for ending in sorted(members):
             data = members[ending]
             pieces += (_header(f"{name}.{ending}", len(data)), data, _ZEROS[: padded(len(data)) - len(data)])
@@ -76,9 +76,9 @@ def end_mark(nbytes: int) -> bytes:
     return bytes(-(-end // RECORD) * RECORD - nbytes)
 
 
-def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _joined(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
     """Yield the same bytes in fewer pieces, without copying large ones."""
-    small: list[bytes] = []
+    small: list[bytes | memoryview] = []
     for piece in pieces:
         if len(piece) < _SMALL_BYTES:
             small.append(piece)
