@@ -246,6 +246,20 @@ def test_what_is_no_archive(tmp_path: Path) -> None:
             list_corpus(path, "folder")
 
 
+@pytest.mark.parametrize(("kind", "called"), [("tar", "tar.gz"), ("tar.gz", "tar")])
+def test_a_tar_is_packed_or_not_whatever_it_is_called(tmp_path: Path, kind: str, called: str) -> None:
+    path = archived(tmp_path, kind, plain)
+    renamed = path.rename(tmp_path / f"renamed.{called}")
+    assert_samples(rows_of(list_corpus(renamed))["rec3"], noise(0.5, seed=3))
+
+
+def test_an_archive_of_nothing_but_refused_members_says_why(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_LZMA) as target:
+        target.writestr("a.wav", b"RIFF")
+    with pytest.raises(DataError, match=r"the corpus is empty: .*a\.wav: packed by method 14"):
+        pack(tmp_path / "a.zip", tmp_path / "out")
+
+
 def test_gzip_seeks_to_any_place() -> None:
     content = noise(600.0).tobytes()  # 19 MB: several snapshots
     halves = [zlib_gzip(content[: 10 << 20]), zlib_gzip(content[10 << 20 :])]

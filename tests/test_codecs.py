@@ -325,7 +325,6 @@ def test_a_wav_of_the_standard_library_is_read() -> None:
         (wav_file(chunk(b"data", FOUR_SAMPLES), PCM16), "no format chunk before its data"),
         (wav_file(PCM16), "truncated: the WAV ends before its data chunk"),
         (wav_file(chunk(b"fmt ", b"short"), chunk(b"data", b"")), "format chunk is cut short"),
-        (wav_file(chunk(b"fmt ", struct.pack("<HHIIHH", 0x11, 1, 8000, 4055, 256, 4))), "format 0x0011 with 4 bits"),
         (wav_file(chunk(b"fmt ", struct.pack("<HHIIHH", 1, 0, 8000, 0, 0, 16))), "0 channels at 8000 Hz"),
     ],
 )

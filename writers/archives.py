@@ -28,6 +28,7 @@ from .tar_files import walk_tar_file
 
 ARCHIVE_ENDINGS = (".tar", ".tar.gz", ".tgz", ".zip")
 
+_GZIP = b"\x1f\x8b"
 _FILE_KINDS = "07"
 _LINK_KINDS = {"1": "a hard link", "2": "a symbolic link"}
 _NO_FILES = "5DV"
@@ -92,7 +93,8 @@ def read_archive(address: str) -> Archive:
         try:
             if address.lower().endswith(".zip"):
                 return _read_zip(address, file)
-            if address.lower().endswith(".tar"):
+            # Downloads are unpacked on the way and keep their name, or the other way round.
+            if file.read(2) != _GZIP:
                 return _read_tar(address, file, file.seek(0, 2))
             return _read_tar(address, buffered(SeekableGzip(file)), None)
         except (TarError, ArchiveError) as error:

@@ -81,12 +81,10 @@ def _read_durations(folder: CorpusPath, builder: ListingBuilder) -> dict[str, fl
     if not path.is_file():
         return {}
     durations = {}
-    for source, row in _rows(path, builder, ("clip",)):
+    for _, row in _rows(path, builder, ("clip",)):
         value = next((value for name, value in row.items() if name.startswith("duration")), "")
-        if not value.isdecimal() or not int(value):
-            builder.refuse(PurePosixPath(row["clip"]).stem, source, f"no duration in milliseconds: {value!r}")
-            continue
-        durations[row["clip"]] = int(value) / 1000
+        if value.isdecimal() and int(value):  # else the clip is measured
+            durations[row["clip"]] = int(value) / 1000
     return durations
 
 

@@ -118,12 +118,15 @@ class CsvSource:
             else csv.reader(lines, delimiter=delimiter, strict=True)
         )
         while True:
+            first = lines.number + 1
             try:
                 values = next(reader)
             except StopIteration:
                 return
             except csv.Error as error:
-                builder.refuse(None, f"{path.name}:{lines.number}", f"not a row of the table: {error}")
+                # A quote that is not closed takes in all lines up to the next one.
+                taken = f" (lines {first} to {lines.number})" if lines.number > first else ""
+                builder.refuse(None, f"{path.name}:{first}", f"not a row of the table: {error}{taken}")
                 continue
             if values:
                 yield lines.number, values

@@ -38,18 +38,20 @@ class FolderSource:
         path = local_path(address)
         if path is None or not (Path(path).is_dir() or (is_archive(path) and Path(path).is_file())):
             return False
-        return any(map(_is_audio, files_below(corpus_path(address))))
+        root = corpus_path(address)
+        # An archive of nothing but refused members is told so, rather than that it is of no known kind.
+        return any(map(_is_audio, files_below(root))) or bool(refused_members(root))
 
     def list_utterances(self) -> Listing:
         """List the audio files in the order of their paths."""
         if self.tables not in (None, "ignore"):
             raise ConfigError(f"tables is {self.tables!r}; it can be left out, or ignore")
         root = corpus_path(self.address)
-        if not root.is_dir():
+        if not root.is_dir() and not refused_members(root):
             raise DataError(f"{root}: not a folder")
         builder = ListingBuilder(refused_members(root))
         names = list(files_below(root))
-        transcripts = {name for name in names if name.endswith(".txt")}
+        transcripts = {name[:-4]: name for name in names if name.lower().endswith(".txt")}
         tables = [name for name in names if "/" not in name and name.lower().endswith(_TABLES)]
         if tables and not transcripts and self.tables != "ignore":
             raise ConfigError(
@@ -59,9 +61,9 @@ class FolderSource:
         for relative in filter(_is_audio, names):
             key = posixpath.splitext(relative)[0]
             try:
-                text = _read_text(root / f"{key}.txt") if f"{key}.txt" in transcripts else None
+                text = _read_text(root / transcripts[key]) if key in transcripts else None
             except NotUtf8Error as error:
-                builder.refuse(key, f"{key}.txt", str(error))
+                builder.refuse(key, transcripts[key], str(error))
                 continue
             # A string, since a million Path objects take their time.
             uri = uri_of(root / relative) if isinstance(root, VirtualPath) else f"{root}/{relative}"

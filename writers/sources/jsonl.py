@@ -7,9 +7,11 @@ as the manifest states it. The id is `id`, `utt_id` or `key`, else the stem of t
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
+
+from uttershard.pipeline.errors import DataError
 
 from ..corpus_path import CorpusPath, corpus_path, refused_members, root_of
 from ..listing import Listing, ListingBuilder
@@ -47,11 +49,26 @@ class JsonlSource:
         names = FieldNames(self.audio, self.text, self.duration, self.offset, self.id)
         builder = ListingBuilder(refused_members(path))
         folder = path.parent
-        for lines in batched(read_lines(path)):
+        for lines in batched(read_json_lines(path)):
             records = _parse_all(lines)
             if records is None or not add_records(names, builder, folder, records, [line.source for line in lines]):
                 _add_one_by_one(names, builder, folder, lines)
         return builder.finish(root_of(folder), str(path))
+
+
+def read_json_lines(path: CorpusPath) -> Iterator[Line]:
+    """Yield the lines of a file of one JSON object a line.
+
+    Raises:
+        DataError: It is one JSON document instead; else as `read_lines`.
+    """
+    for line in read_lines(path):
+        if line.number == 1 and (line.data[:1] == b"[" or line.data.strip() == b"{"):
+            how = "-c '.[]'" if line.data[:1] == b"[" else "-c ."
+            raise DataError(
+                f"{path}: one JSON document, where one object a line is read. Convert it: jq {how} {path.name}"
+            )
+        yield line
 
 
 def _add_one_by_one(names: FieldNames, builder: ListingBuilder, folder: CorpusPath, lines: Sequence[Line]) -> None:

@@ -17,7 +17,7 @@ from uttershard.pipeline.errors import DataError
 
 from ..byte_files import ArchiveError
 from ..corpus_path import CorpusPath, open_path
-from .lines import BOM, NotUtf8Error, decode, show
+from .lines import BOM, NotUtf8Error, decode, refuse_utf16, show
 
 Refuse = Callable[[str, str, str], None]
 """Takes the id, `file:line` and the reason of a line that can't be read."""
@@ -103,6 +103,7 @@ def _blocks(path: CorpusPath) -> Iterator[bytes]:
         try:
             while data := file.read(_BLOCK_BYTES):
                 if is_first:
+                    refuse_utf16(path, data)
                     data, is_first = data.removeprefix(BOM), False
                 end = data.rfind(b"\n") + 1
                 if end:

@@ -23,8 +23,7 @@ from ..listing import PIPE, Listing, ListingBuilder, encode_metadata
 from ..locators import channels_uri, join_uri
 from ..patterns import shard_number
 from .base import LocatorError, is_file_called, locate
-from .jsonl import parse_record
-from .lines import read_lines
+from .jsonl import parse_record, read_json_lines
 from .records import BadRecordError
 
 _ENDINGS = (".jsonl", ".jsonl.gz")
@@ -193,7 +192,7 @@ class _Reader:
         raise BadRecordError(f"audio of type {kind!r}; file, url, command and shar are read")
 
     def _records(self, path: CorpusPath) -> Iterator[tuple[str, dict[str, Any]]]:
-        for line in read_lines(path):
+        for line in read_json_lines(path):
             try:
                 yield line.source, parse_record(line)
             except BadRecordError as error:

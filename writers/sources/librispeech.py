@@ -11,7 +11,7 @@ Ids are `<speaker>-<chapter>-<number>`, in MLS with `_`. Sources: https://www.op
 import posixpath
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,7 +21,7 @@ from uttershard.pipeline.reading.codecs import AUDIO_EXTENSIONS
 from ..corpus_path import CorpusPath, VirtualPath, corpus_path, files_below, refused_members, root_of, uri_of
 from ..listing import Listing, ListingBuilder, encode_metadata
 from .base import may_be_corpus
-from .lines import NotUtf8Error, decode, read_lines
+from .lines import NotUtf8Error, decode, read_lines, show
 
 _ID = re.compile(r"([^-_]+)[-_]([^-_]+)[-_].+")
 _TREE = ".trans.txt"
@@ -70,9 +70,11 @@ class LibrispeechSource:
 class _Tree:
     root: CorpusPath
     builder: ListingBuilder
+    audio: dict[str, str] = field(default_factory=dict)
+    """Files that no transcript has listed yet, by their paths without ending."""
 
     def list_utterances(self) -> Listing:
-        transcripts, audio = [], dict[str, str]()
+        transcripts, audio = [], self.audio
         for name in files_below(self.root):
             stem, ending = posixpath.splitext(name)
             if _is_transcript(name):
@@ -105,13 +107,19 @@ class _Tree:
             try:
                 key, _, text = decode(line.data).partition("\t" if is_mls else " ")
             except NotUtf8Error as error:
-                self.builder.refuse(None, source, str(error))
+                key = show(line.data.split()[0])
+                self.audio.pop(_stem(folder, key, is_mls=is_mls), None)  # refused here, and not once more as unlisted
+                self.builder.refuse(key, source, str(error))
                 continue
-            stem = posixpath.join(folder, key)
-            if is_mls:
-                speaker, _, rest = key.partition("_")
-                stem = posixpath.join(folder, "audio", speaker, rest.partition("_")[0], key)
-            yield key, stem, text.strip(), source
+            yield key, _stem(folder, key, is_mls=is_mls), text.strip(), source
+
+
+def _stem(folder: str, key: str, *, is_mls: bool) -> str:
+    """Path of an utterance's audio without its ending."""
+    if not is_mls:
+        return posixpath.join(folder, key)
+    speaker, _, rest = key.partition("_")
+    return posixpath.join(folder, "audio", speaker, rest.partition("_")[0], key)
 
 
 def _is_transcript(name: str) -> bool:

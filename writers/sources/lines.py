@@ -14,6 +14,9 @@ BOM = b"\xef\xbb\xbf"
 """What some tools of Windows begin a text file with."""
 
 
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
 class Line(NamedTuple):
     """A line without its end; a tuple, since a million of them are made in a loop."""
 
@@ -39,7 +42,7 @@ def read_lines(path: CorpusPath, *, blank: bool = False) -> Iterator[Line]:
         blank: Whether blank lines are wanted, too (inside a quoted CSV field they are text).
 
     Raises:
-        DataError: The file does not exist.
+        DataError: The file does not exist, or is UTF-16.
         StorageError: It can't be read.
     """
     with open_path(path) as file:
@@ -47,6 +50,8 @@ def read_lines(path: CorpusPath, *, blank: bool = False) -> Iterator[Line]:
         lines = buffered(SeekableGzip(file)) if path.name.endswith(".gz") else file
         try:
             for number, data in enumerate(lines, 1):
+                if number == 1:
+                    refuse_utf16(path, data)
                 line = data.removeprefix(BOM) if number == 1 else data
                 line = line.rstrip(b"\r\n")
                 if blank or (line and not line.isspace()):
@@ -59,6 +64,18 @@ def batched(lines: Iterator[_T], count: int = 4096) -> Iterator[list[_T]]:
     """Yield runs of up to `count`."""
     while batch := list(itertools.islice(lines, count)):
         yield batch
+
+
+def refuse_utf16(path: CorpusPath, head: bytes) -> None:
+    """Look at the beginning of a text file, so that one of UTF-16 gets one message and not one for each line.
+
+    Raises:
+        DataError: It is of UTF-16 (or UTF-32), which shows in its byte order mark, or in zeros between its letters.
+    """
+    if head.startswith(_UTF16) or (b"\0" in head[1:2] and head[:1] != b"\0"):
+        raise DataError(
+            f"{path}: not UTF-8 but UTF-16. Convert it: iconv -f UTF-16 -t UTF-8 {path.name} > utf8-{path.name}"
+        )
 
 
 def decode(data: bytes) -> str:

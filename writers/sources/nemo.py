@@ -24,8 +24,7 @@ from ..archives import Archive, read_archive
 from ..corpus_path import CorpusPath, corpus_path, refused_members, root_of
 from ..listing import Listing, ListingBuilder, encode_metadata
 from ..patterns import expand, has_pattern, shard_number
-from .jsonl import parse_record
-from .lines import read_lines
+from .jsonl import parse_record, read_json_lines
 from .records import BadRecordError, FieldNames, add_record, read_seconds
 from .webdataset import find_tars
 
@@ -68,7 +67,7 @@ class NemoSource:
 
 def read_records(builder: ListingBuilder, manifest: CorpusPath) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield place and record of each line; what is no record is refused."""
-    for line in read_lines(manifest):
+    for line in read_json_lines(manifest):
         try:
             yield line.source, parse_record(line)
         except BadRecordError as error:

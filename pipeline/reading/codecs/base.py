@@ -148,5 +148,6 @@ def require_channels(found: int, wanted: int) -> None:
 
 
 def truncated(promised: int, found: int) -> AudioError:
-    """The error for a file that ends before the samples its header promises."""
-    return AudioError(f"truncated: the header promises {promised} samples, the file holds {found}")
+    """The error for a file that does not hold the samples its header promises, but mostly fewer."""
+    problem = "truncated" if found < promised else "damaged"
+    return AudioError(f"{problem}: the header promises {promised} samples, the file holds {found}")

@@ -48,6 +48,10 @@ _MAGICS = (
     (0, b"MAC "),
     (0, b"TTA1"),
     (0, b"FLV"),
+    (0, b"riff.\x91\xcf\x11"),  # W64
+    (0, b"Creative Voice File"),
+    (8, b"WAVE"),  # compressed, and of FLAC what has more than 24 bits: what wav and flac do not take
+    (0, b"fLaC"),
     (0, b"OggS"),  # with neither Opus nor Vorbis in it, which come before
 )
 _INT16 = frozenset({"s16", "s16p"})
@@ -67,8 +71,8 @@ _DEPTHS: dict[str, Depth] = {
 def _matches(head: memoryview) -> bool:
     if any(bytes(head[at : at + len(magic)]) == magic for at, magic in _MAGICS):
         return True
-    # ADTS: twelve ones, and layer 0, which MP3 does not have.
-    return len(head) > 1 and head[0] == 0xFF and head[1] & 0xF6 == 0xF0
+    # ADTS: twelve ones, and layer 0, which MPEG audio does not have; and MPEG's layer II.
+    return len(head) > 1 and head[0] == 0xFF and head[1] & 0xF6 in (0xF0, 0xF4)
 
 
 @contextmanager

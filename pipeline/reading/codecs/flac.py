@@ -42,10 +42,12 @@ from .flac_frames import (
 from .sniff import id3_end, id3_end_of_file
 
 _COUNTING_BLOCK = 65_536
+_MOST_BITS = 24
 
 
 def _matches(head: memoryview) -> bool:
-    return bytes(head[:4]) == b"fLaC"
+    # What has more than 24 bits is left to FFmpeg, which alone decodes it.
+    return bytes(head[:4]) == b"fLaC" and (len(head) < STREAMINFO_END or parse_stream_info(head).bits <= _MOST_BITS)
 
 
 def _dtype(bits: int) -> DType:

@@ -31,7 +31,7 @@ from .base import (
     require_samples,
     shaped,
 )
-from .mp3_frames import Stream, find_stream, walk
+from .mp3_frames import Stream, find_stream, starts_within, walk
 from .sniff import HEAD_BYTES, id3_end, id3_end_of_file
 
 _COUNTING_BLOCK = 65_536
@@ -49,7 +49,13 @@ def _without_tags(data: memoryview) -> memoryview:
 
     audio | APEv2: a header (maybe), items, "APETAGEX" version size items flags … (32 bytes) | "TAG" … (ID3v1)
     """
-    data = data[id3_end(data) :]
+    end = id3_end(data)
+    head = data[end : end + HEAD_BYTES]
+    stream = find_stream(head) if end else None
+    if stream is not None and any(head[: stream.start]):
+        # The tag says that it ends amid the frames: it is shorter than that.
+        end = starts_within(data, end) or end
+    data = data[end:]
     if bytes(data[-_ID3V1_BYTES:][:3]) == b"TAG":
         data = data[:-_ID3V1_BYTES]
     footer = bytes(data[-_APE_BYTES:])
@@ -61,6 +67,14 @@ def _without_tags(data: memoryview) -> memoryview:
 
 
 def _measure(data: memoryview) -> AudioInfo:
+    return _only_frames(data)[1]
+
+
+def _only_frames(data: memoryview) -> tuple[memoryview, AudioInfo]:
+    """The frames of a whole file without what lies before, between and behind them, and what they decode to.
+
+    Decoders lose sound at such places, and take an info frame that does not come first for sound.
+    """
     data = _without_tags(data)
     stream = find_stream(data[:HEAD_BYTES])
     if stream is None:
@@ -71,23 +85,24 @@ def _measure(data: memoryview) -> AudioInfo:
         raise AudioError(f"truncated: the header promises {promised} MP3 frames, the file holds {found.frames}")
     if found.cut:
         raise AudioError(f"truncated: the file ends within an MP3 frame, behind {found.frames} whole ones")
-    # Some encoders leave one frame out of their count; more are another file, joined to the first.
-    if promised and found.frames > promised + 1:
-        return _info(stream, _count(_without_info(data, stream), stream.first.channels))
-    if promised and not found.gaps:
-        return _info(stream, _promised_samples(data))
-    return _info(stream, _count(data, stream.first.channels))
+    if found.runs != [(0, len(data))]:
+        data = memoryview(b"".join(data[start:end] for start, end in found.runs))
+    if promised and found.frames <= promised + 1:  # some encoders leave one frame out of their count
+        return data, _info(stream, _promised_samples(data))
+    if stream.has_info:  # more are another file, joined to the first
+        data = data[stream.first.num_bytes :]
+    return data, _info(stream, _count(data, stream.first.channels))
 
 
 def _probe(file: BinaryIO) -> AudioInfo:
     start = id3_end_of_file(file)
     head = read_at(file, start, HEAD_BYTES)
     stream = find_stream(head)
-    if stream is not None and stream.promised_frames and stream.promised_bytes:
-        rest = file_size(file) - start - stream.start
+    if stream is not None and not stream.start and stream.promised_frames and stream.promised_bytes:
+        rest = file_size(file) - start
         if rest - stream.promised_bytes in (0, _ID3V1_BYTES):
             return _info(stream, _promised_samples(head))
-    file.seek(start)
+    file.seek(0)
     return _measure(memoryview(file.read()))
 
 
@@ -106,42 +121,24 @@ def _decode(data: memoryview, num_samples: int, channels: int, scratch: Scratch)
     fill = _fill_by_soundfile if native.lib is None else _fill_by_miniaudio
     found, more = fill(data, num_samples, channels, samples)
     if found < num_samples or more:
-        # Joined files: the decoder stops where the header of the first says that it ends.
-        stream = find_stream(data[:HEAD_BYTES])
-        if stream is not None and stream.has_info:
-            found, more = fill(_without_info(data, stream), num_samples, channels, samples)
+        found, more = fill(_only_frames(data)[0], num_samples, channels, samples)
     require_count(found, num_samples, more=more)
     return shaped(samples, channels)
 
 
-def _without_info(data: memoryview, stream: Stream) -> memoryview:
-    """All frames but the one that says how many there are."""
-    return data[stream.start + stream.first.num_bytes :]
-
-
 def _cut(file: BinaryIO, first: int, last: int) -> Samples:
     """Decoded from the start, since a frame needs bits of those before it; only the part is kept."""
-    data, info = _read_stream(file)
+    file.seek(0)
+    data, info = _only_frames(memoryview(file.read()))
     samples = np.empty((last - first) * info.channels, np.float32)
     skip = _skip_by_soundfile if native.lib is None else _skip_by_miniaudio
     require_count(skip(data, first, last - first, info.channels, samples), last - first)
     return shaped(samples, info.channels)
 
 
-def _read_stream(file: BinaryIO) -> tuple[memoryview, AudioInfo]:
-    """Bytes of a file that decode to what `_measure` counts, and its facts."""
-    file.seek(0)
-    data = memoryview(file.read())
-    info = _measure(data)
-    data = _without_tags(data)
-    stream = find_stream(data[:HEAD_BYTES])
-    if stream is not None and stream.has_info and info.num_samples != _promised_samples(data):
-        data = _without_info(data, stream)
-    return data, info
-
-
 def _blocks(file: BinaryIO) -> Iterator[Samples]:
-    data, info = _read_stream(file)
+    file.seek(0)
+    data, info = _only_frames(memoryview(file.read()))
     if native.lib is None:
         try:
             with soundfile.SoundFile(io.BytesIO(data)) as source:

@@ -69,12 +69,12 @@ class Walk:
 
     Attributes:
         frames: Whole frames, the info frame left out.
-        gaps: Whether something lies between two frames, or something that is no tag behind the last.
+        runs: Where frames follow each other without anything between them: start and end of each such run.
         cut: Whether the file ends within a frame.
     """
 
     frames: int
-    gaps: bool
+    runs: list[tuple[int, int]]
     cut: bool
 
 
@@ -114,19 +114,33 @@ def find_stream(head: memoryview) -> Stream | None:
 def walk(data: memoryview, stream: Stream) -> Walk:
     """Go through all frames of a whole file, over gaps too."""
     raw = bytes(data)
-    frames, gaps, position = -stream.has_info, False, stream.start
+    frames, runs, begin, position = -stream.has_info, list[tuple[int, int]](), stream.start, stream.start
     while position < len(raw):
         frame = frame_at(raw, position)
         if frame is not None and frame.continues(stream.first):
             position += frame.num_bytes
             frames += position <= len(raw)
-        elif raw.startswith((b"TAG", b"APETAGEX"), position):
-            return Walk(frames, gaps, cut=False)
-        elif (step := _next_frame(raw, position + 1)) is not None:
-            gaps, position = True, step
-        else:
-            return Walk(frames, gaps=True, cut=False)
-    return Walk(frames, gaps, cut=position > len(raw))
+            continue
+        runs.append((begin, position))
+        is_tag = raw.startswith((b"TAG", b"APETAGEX"), position)
+        following = None if is_tag else _next_frame(raw, position + 1)
+        if following is None:
+            return Walk(frames, runs, cut=False)
+        begin = position = following
+    return Walk(frames, [*runs, (begin, position)], cut=position > len(raw))
+
+
+def starts_within(data: memoryview, end: int) -> int | None:
+    """Where frames start that go on up to `end`, a place that should have been the start of the first."""
+    raw, start = bytes(data), 0
+    while (found := _next_frame(raw, start)) is not None and found < end:
+        position = found
+        while position < end and (frame := frame_at(raw, position)) is not None:
+            position += frame.num_bytes
+        if position > end:
+            return found
+        start = found + 1
+    return None
 
 
 def _next_frame(raw: bytes, start: int) -> int | None:

@@ -40,9 +40,11 @@ from .pcm import ALAW, MULAW, depth_of_floats, depth_of_integers, exact, from_fl
 from .sniff import id3_end, id3_end_of_file
 
 _PCM, _FLOAT, _ALAW, _MULAW, _EXTENSIBLE = 0x0001, 0x0003, 0x0006, 0x0007, 0xFFFE
+_FORMAT_BYTES = 16
+_OURS = frozenset({_PCM, _FLOAT, _ALAW, _MULAW, _EXTENSIBLE})
 
-# ffmpeg and most others write all ones; SoX 0x7FFFF000; others the largest signed number.
-_STREAMED_SIZES = frozenset({0x7FFFF000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF})
+# The largest number of 32 or 31 bits (ffmpeg, SoX), that less a header or a block, or more by one: no file of speech.
+_STREAMED_SIZES = (range(0x7FFF0000, 0x80010000), range(0xFFFF0000, 0x100000000))
 
 # Nearly every 16-bit WAV has these 44 bytes; reading them in one step halves what decoding it costs.
 _PLAIN_HEADER = struct.Struct("<4x I 12s 16s 4s I")
@@ -76,7 +78,9 @@ class _Layout(NamedTuple):
         frame_bytes = self.format.encoding[1] * self.format.channels
         available = file_bytes - self.data_start
         found, promised = available // frame_bytes, self.data_bytes // frame_bytes
-        streamed = self.data_bytes in _STREAMED_SIZES or (self.data_bytes == 0 and not self.finished)
+        streamed = any(self.data_bytes in sizes for sizes in _STREAMED_SIZES) or (
+            self.data_bytes == 0 and not self.finished
+        )
         if self.data_bytes <= available and not (streamed and self.data_bytes == 0):
             return promised
         # Some writers count the zero byte that pads odd data, and then leave it out.
@@ -87,12 +91,17 @@ class _Layout(NamedTuple):
 
 
 def _matches(head: memoryview) -> bool:
-    return bytes(head[:4]) in (b"RIFF", b"RF64") and bytes(head[8:12]) == b"WAVE"
+    if bytes(head[:4]) not in (b"RIFF", b"RF64") or bytes(head[8:12]) != b"WAVE":
+        return False
+    # What is compressed (ADPCM, GSM, MP3) is left to FFmpeg.
+    found = bytes(head).find(b"fmt ")
+    chunk_bytes, tag = struct.unpack_from("<IH", head, found + 4) if 0 <= found < len(head) - 10 else (0, 0)
+    return chunk_bytes < _FORMAT_BYTES or tag in _OURS
 
 
 @lru_cache(maxsize=256)  # a corpus has one or two, and parsing is a third of what a WAV costs
 def _parse_format(body: bytes) -> _Format:
-    if len(body) < 16:
+    if len(body) < _FORMAT_BYTES:
         raise AudioError("not audio: the WAV format chunk is cut short")
     tag, channels, sample_rate, _, frame_bytes, bits = struct.unpack_from("<HHIIHH", body)
     if tag == _EXTENSIBLE and len(body) >= 26:
@@ -131,8 +140,8 @@ def _walk(read: _ReadAt, size: int, begin: int = 0) -> _Layout:
                 chunk_bytes = wide_data_bytes
             return _Layout(layout, body, chunk_bytes, finished=riff_bytes == size - begin - 8)
         position = body + chunk_bytes
-        # Some writers forget the zero byte that pads an odd chunk; a chunk id never starts with one.
-        if chunk_bytes % 2 and position < size and read(position, 1)[0] == 0:
+        # Some writers forget the byte that pads an odd chunk; it is zero, or no letter of an id anyway.
+        if chunk_bytes % 2 and position < size and not bytes(read(position, 1)).isalnum():
             position += 1
     raise AudioError("truncated: the WAV ends before its data chunk")
 
