@@ -57,13 +57,16 @@ def test_what_is_no_utterance(tmp_path: Path) -> None:
         writer.write({"__key__": "c", "flac": encoded(1), "wav": encoded(2)})
         writer.write({"__key__": "a", "txt": "not adjacent"})
         writer.write({"__key__": "d", "flac": encoded(3), "json": b"{"})
+        writer.write({"__key__": "e", "flac": encoded(4)})
+        writer.write({"__key__": "e", "flac": encoded(5)})
     listing = list_corpus(tmp_path / "a.tar", "webdataset")
-    assert list(rows_of(listing)) == ["a"]
+    assert list(rows_of(listing)) == ["e"]
     assert [(refusal.key, refusal.reason.split(":")[0]) for refusal in listing.refused] == [
         ("b", "one audio member expected, found 0 among txt"),
         ("c", "one audio member expected, found 2 among flac, wav"),
         ("a", "its members are not adjacent"),
         ("d", "its .json member is damaged (Expecting property name enclosed in double quotes"),
+        ("e", "the id is there twice"),
     ]
 
 

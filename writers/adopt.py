@@ -8,7 +8,6 @@ noticed later: the default for local tars, where it costs little, and not for th
 import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import BinaryIO
 
 import xxhash
 from uttershard.pipeline.dataset.digest import HEADERS_PREFIX, UNCHECKED, span_checksum
@@ -17,11 +16,11 @@ from uttershard.pipeline.dataset.sidecar import FOREIGN
 from uttershard.pipeline.dataset.tar import Member, TarError
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.pipeline.reading.codecs import AudioInfo, measure, probe
-from uttershard.pipeline.reading.members import TEXT_ENDINGS, read_metadata, read_text
+from uttershard.pipeline.reading.members import read_metadata, read_text
 
 from .byte_files import RangeFile, buffered
 from .describe import SidecarRows, describe
-from .foreign import NAMINGS, Group, group_members, read_small
+from .foreign import NAMINGS, Group, group_members, read_small, read_texts
 from .listing import Refusal, printable
 from .nemo_records import SegmentError, TarRecords
 from .tar_files import walk_tar_file
@@ -175,12 +174,3 @@ class _ForeignTar:
             return info
         file.seek(audio.start)
         return measure(file.read(audio.size))
-
-
-def read_texts(file: BinaryIO, group: Group) -> dict[str, bytes]:
-    """Read those members of a group that are text or metadata."""
-    return {
-        ending: read_small(file, member)
-        for ending, member in group.members.items()
-        if ending.rpartition(".")[2] in ("json", *TEXT_ENDINGS)
-    }

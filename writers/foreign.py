@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from uttershard.pipeline.dataset.tar import Member
 from uttershard.pipeline.errors import ConfigError, DataError
-from uttershard.pipeline.reading.members import audio_members
+from uttershard.pipeline.reading.members import TEXT_ENDINGS, audio_members
 
 from .archives import name_problem
 
@@ -28,6 +28,7 @@ _MOST_TEXT_BYTES = 16 << 20
 _FILE_KINDS = "07"
 _NO_FILES = "5DV"
 """Folders, GNU's lists of what an incremental archive left out, and volume labels."""
+_OTHER_KINDS = {"1": "a hard link", "2": "a symbolic link", "S": "a sparse file"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def split_key(name: str, naming: str) -> tuple[str, str]:
 def group_members(members: Iterable[Member], naming: str) -> Iterator[Group]:
     """Group the members of a tar into utterances, in its order; each group that is none says why."""
     seen: dict[str, tuple[int, bool]] = {}
-    for key, group in _adjacent(members, naming):
+    for key, group in _samples(members, naming):
         parts, problem = _parts(group, naming)
         begin, has_audio = group[0].header, bool(audio_members(parts))
         first, had_audio = seen.setdefault(key, (begin, has_audio))
@@ -114,6 +115,25 @@ def read_small(file: BinaryIO, member: Member) -> bytes:
     return file.read(member.size)
 
 
+def read_texts(file: BinaryIO, group: Group) -> dict[str, bytes]:
+    """Read those members of a group that are text or metadata."""
+    return {
+        ending: read_small(file, member)
+        for ending, member in group.members.items()
+        if ending.rpartition(".")[2] in ("json", *TEXT_ENDINGS)
+    }
+
+
+def _samples(members: Iterable[Member], naming: str) -> Iterator[tuple[str, list[Member]]]:
+    """Yield members of one key; those of a whole sample that is there twice in a row, one copy at a time."""
+    for key, group in _adjacent(members, naming):
+        endings = [split_key(member.name, naming)[1] for member in group]
+        size = len(set(endings))
+        is_repeated = endings == endings[:size] * (len(endings) // size)
+        for start in range(0, len(group), size if is_repeated else len(group)):
+            yield key, group[start : start + size] if is_repeated else group
+
+
 def _adjacent(members: Iterable[Member], naming: str) -> Iterator[tuple[str, list[Member]]]:
     key, group = "", list[Member]()
     for member in members:
@@ -133,7 +153,8 @@ def _adjacent(members: Iterable[Member], naming: str) -> Iterator[tuple[str, lis
 
 def _member_problem(member: Member) -> str | None:
     if member.kind not in _FILE_KINDS:
-        return f"the member {member.name!r} is a link or no file (type {member.kind!r})"
+        what = _OTHER_KINDS.get(member.kind, f"no file (type {member.kind!r})")
+        return f"the member {member.name!r} is {what}: its bytes are not there as they are"
     problem = name_problem(member.name)
     return None if problem is None else f"the member {member.name!r}: {problem}"
 

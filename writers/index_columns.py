@@ -12,10 +12,9 @@ from uttershard.pipeline.errors import DataError
 from uttershard.pipeline.reading.members import read_metadata
 from uttershard.pipeline.reading.spans import TEXT_COLUMN
 
-from .adopt import read_texts
 from .cluster import Cluster
 from .columns import infer_columns
-from .foreign import group_members
+from .foreign import group_members, read_texts
 from .index_request import IndexRequest
 from .nemo_records import TarRecords
 from .tar_files import walk_tar_file

@@ -3,21 +3,24 @@
 To use such shards as they are, see `uttershard index`.
 """
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import BinaryIO, ClassVar, NamedTuple
 
 from uttershard.pipeline.dataset.files import local_path
 from uttershard.pipeline.dataset.tar import TarError
 from uttershard.pipeline.errors import ConfigError, DataError
-from uttershard.pipeline.reading.members import TEXT_ENDINGS, TEXT_FIELDS, read_metadata, read_text
+from uttershard.pipeline.reading.members import TEXT_FIELDS, read_metadata, read_text
 
 from ..archives import open_file
-from ..foreign import Group, group_members, read_small
+from ..foreign import Group, group_members, read_texts
 from ..listing import Listing, ListingBuilder, encode_metadata
 from ..locators import range_uri
 from ..patterns import expand, has_pattern
 from ..tar_files import walk_tar_file
+
+logger = logging.getLogger("uttershard")
 
 
 @dataclass(frozen=True)
@@ -67,31 +70,45 @@ def list_tar(builder: ListingBuilder, tar: str, naming: str) -> None:
         DataError: It is missing, damaged or cut: what else it holds can't be told.
     """
     name = tar.rpartition("/")[2]
+    listed: dict[int, _Listed] = {}
+    refused: dict[int, tuple[str, str]] = {}
     with open_file(tar) as file:
         try:
-            for group in group_members(walk_tar_file(file, file.seek(0, 2)), naming):
-                origin = f"{name}:{group.key}"
-                if group.problem is not None:
-                    builder.refuse(group.key, origin, group.problem)
-                    continue
+            members = walk_tar_file(file, file.seek(0, 2), note=lambda note: logger.warning("%s: %s", tar, note))
+            for group in group_members(members, naming):
+                problem = group.problem
                 try:
-                    small = {
-                        ending: read_small(file, member)
-                        for ending, member in group.members.items()
-                        if ending.rpartition(".")[2] in ("json", *TEXT_ENDINGS)
-                    }
-                    metadata = read_metadata(small)
-                    text = read_text(small, metadata)
-                    _add(builder, tar, group, origin, text, metadata)
+                    if problem is None:
+                        listed[group.begin] = _utterance(file, tar, group, f"{name}:{group.key}")
                 except (DataError, ValueError) as error:
-                    builder.refuse(group.key, origin, str(error))
+                    problem = str(error)
+                if problem is not None:
+                    # A sample in parts is listed once, at its first.
+                    first = group.begin if group.rest_of is None else group.rest_of
+                    listed.pop(first, None)
+                    refused[first] = group.key, problem
         except TarError as error:
             raise DataError(f"{tar}: {error}") from error
+    for key, problem in refused.values():
+        builder.refuse(key, f"{name}:{key}", problem)
+    for utterance in listed.values():
+        builder.add(**utterance._asdict())
 
 
-def _add(
-    builder: ListingBuilder, tar: str, group: Group, origin: str, text: str | None, metadata: dict[str, object]
-) -> None:
+class _Listed(NamedTuple):
+    """An utterance as a listing takes it."""
+
+    key: str
+    uri: str
+    origin: str
+    text: str | None
+    metadata: str | None
+
+
+def _utterance(file: BinaryIO, tar: str, group: Group, origin: str) -> _Listed:
+    small = read_texts(file, group)
+    metadata = read_metadata(small)
+    text = read_text(small, metadata)
     # An id in the metadata is the true one: the members' name is what a file system allowed.
     key = metadata.get("id")
     if isinstance(key, str) and key:
@@ -100,7 +117,7 @@ def _add(
         key = group.key
     fields = {name: value for name, value in metadata.items() if not (name in TEXT_FIELDS and value == text)}
     uri = range_uri(tar, group.audio.start, group.audio.size)
-    builder.add(key, uri, origin=origin, text=text, metadata=encode_metadata(fields))
+    return _Listed(key, uri, origin, text, encode_metadata(fields))
 
 
 def _holds_tars_only(folder: Path) -> bool:
