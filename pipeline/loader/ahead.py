@@ -1,23 +1,63 @@
 """What the process that decodes a batch is told about the batches it gets next, so that their bytes come meanwhile.
 
 Batches are dealt to `lanes` decoders in turn: worker processes, or one lane for all threads. A spec carries the spans
-of the specs that came into sight of its lane since the last one, as far ahead as the storage wants to know:
+of specs that have come into sight of its lane, as far ahead as the storage wants to know, in groups that are best read
+together: the first batch, so that it comes soon; then all of a window, whose spans are neighbours, or half of what is
+in sight if that is less.
 
-    lane 0   spec 0 (spans of 0, 2, 4)   spec 2 (spans of 6)   spec 4 (spans of 8) …
-    lane 1   spec 1 (spans of 1, 3, 5)   spec 3 (spans of 7)   spec 5 (spans of 9) …
+    lane 0   spec 0 ([0], [2, 4, 6])   spec 2 ()   spec 4 ()   spec 6 ([8, 10, 12]) …
+    lane 1   spec 1 ([1], [3, 5, 7])   spec 3 ()   spec 5 ()   spec 7 ([9, 11, 13]) …
 
 The first spec of a window carries the shards of that window and the next, too.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from ..reading.spans import Ahead, BatchSpec
 from ..storage.base import Spans, Storage
 
 ShardsFrom = Callable[[int], tuple[int, tuple[int, ...]]]
 """Of a step: the number of its window, and the shards of that window and then of the next."""
+
+
+@dataclass
+class _Lane:
+    """What one decoder has been told, and what not."""
+
+    ahead_bytes: int = 0
+    """Of the batches in sight that it has not been given."""
+    window: int = -1
+    """Of the batch that it was given last."""
+    open: list[tuple[int, Spans]] = field(default_factory=list)
+    """Windows and spans of the group that is growing."""
+    closed: list[Spans] = field(default_factory=list)
+    """Groups to tell with the next batch."""
+
+    def add(self, window: int, spans: Spans, group_bytes: int) -> None:
+        """See one more batch."""
+        if self.open and self.open[0][0] != window:
+            self.close()
+        self.open.append((window, spans))
+        self.ahead_bytes += _nbytes(spans)
+        if sum(_nbytes(part) for _, part in self.open) >= group_bytes:
+            self.close()
+
+    def close(self) -> None:
+        """End the group."""
+        if self.open:
+            self.closed.append(Spans.join([spans for _, spans in self.open]))
+            self.open = []
+
+    def give(self, spec: BatchSpec, window: int, shards: tuple[int, ...]) -> BatchSpec:
+        """Give it a batch, and with it what it was not told."""
+        if any(spans is spec.spans for _, spans in self.open):
+            self.close()
+        ahead = Ahead(tuple(self.closed), None if window == self.window else shards, first=self.window == -1)
+        self.closed, self.window = [], window
+        self.ahead_bytes -= _nbytes(spec.spans)
+        return replace(spec, ahead=ahead)
 
 
 def look_ahead(
@@ -31,35 +71,24 @@ def look_ahead(
         lookahead_bytes: How far ahead each of them is told.
         shards_from: What each step's window reads.
     """
-    waiting: deque[BatchSpec] = deque()
-    ahead_bytes, unsaid, windows = [0] * lanes, [list[Spans]() for _ in range(lanes)], [-1] * lanes
+    waiting: deque[tuple[BatchSpec, int, tuple[int, ...]]] = deque()
+    told = [_Lane() for _ in range(lanes)]
     pulled = given = 0
     source = iter(specs)
     while True:
-        while ahead_bytes[pulled % lanes] < lookahead_bytes or pulled == given:
+        while (lane := told[pulled % lanes]).ahead_bytes < lookahead_bytes or pulled == given:
             spec = next(source, None)
             if spec is None:
+                for lane in told:
+                    lane.close()
                 break
-            lane, pulled = pulled % lanes, pulled + 1
-            waiting.append(spec)
-            ahead_bytes[lane] += int(spec.spans.nbytes.sum())
-            unsaid[lane].append(spec.spans)
+            waiting.append((spec, *shards_from(spec.step)))
+            lane.add(waiting[-1][1], spec.spans, 0 if pulled < lanes else lookahead_bytes // 2)
+            pulled += 1
         if not waiting:
             return
-        spec, lane = waiting.popleft(), given % lanes
+        yield told[given % lanes].give(*waiting.popleft())
         given += 1
-        window, shards = shards_from(spec.step)
-        first, windows[lane] = windows[lane], window
-        yield replace(
-            spec,
-            ahead=Ahead(
-                spans=tuple(unsaid[lane]),
-                shards=None if first == window else shards,
-                first=first == -1,
-            ),
-        )
-        unsaid[lane] = []
-        ahead_bytes[lane] -= int(spec.spans.nbytes.sum())
 
 
 def announce(storage: Storage, ahead: Ahead | None) -> None:
@@ -70,7 +99,9 @@ def announce(storage: Storage, ahead: Ahead | None) -> None:
         storage.forget()
     if ahead.shards is not None:
         storage.begin(ahead.shards)
-    # The next batch alone, so that it comes soon; the others at once, so that neighbours among them are read together.
-    for spans in (ahead.spans[:1], ahead.spans[1:]):
-        if spans:
-            storage.will_need(Spans.join(spans))
+    for group in ahead.groups:
+        storage.will_need(group)
+
+
+def _nbytes(spans: Spans) -> int:
+    return int(spans.nbytes.sum())

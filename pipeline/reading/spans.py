@@ -23,8 +23,8 @@ TEXT_COLUMN = "text"
 class Ahead:
     """What whoever decodes a batch will read next."""
 
-    spans: tuple[Spans, ...]
-    """Of the batches that come after it, in order, as far as they have not been named before."""
+    groups: tuple[Spans, ...]
+    """Of this batch and those after it, as far as they have not been named before; each group is best read together."""
     shards: tuple[int, ...] | None
     """Those of the window that begins with this batch, then those of the next; None where no window begins."""
     first: bool

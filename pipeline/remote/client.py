@@ -1,11 +1,12 @@
-"""How a store is talked to: the protocol, and the choice by address."""
+"""How a store is talked to: what all clients do, and the choice by address."""
 
 import asyncio
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import CancelledError
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import fsspec
 import fsspec.asyn
@@ -13,6 +14,7 @@ from fsspec.utils import tokenize
 
 from ..errors import ConfigError
 from .faults import OutOfTimeError, redact
+from .retry import Limits
 from .transfer import ObjectInfo, Transfer
 
 Result = TypeVar("Result")
@@ -21,8 +23,11 @@ CONNECTIONS = 64
 """Connections that a process may have to one store; readers limit themselves to fewer requests at a time."""
 
 
-class Client(Protocol):
-    """Makes one attempt at a time; raises nothing but AttemptErrors. `stall` is the longest wait for a single byte."""
+class Client(ABC):
+    """Makes one attempt at a time, from any thread; raises nothing but AttemptErrors.
+
+    `stall` is the longest wait for a single byte.
+    """
 
     filesystem: Any
     """The file system of fsspec that it uses."""
@@ -31,11 +36,27 @@ class Client(Protocol):
     credentials_hint: str
     """Where credentials are looked for, for the message of a refused request."""
 
-    async def get(self, transfer: Transfer, stall: float) -> None:
-        """Append to the transfer what it still misses; what has arrived before a AttemptError stays in it."""
+    def fetch(self, transfer: Transfer, limits: Limits, seconds: float) -> None:
+        """Append to the transfer what it still misses; what has arrived before an AttemptError stays in it.
 
-    async def head(self, path: str, stall: float) -> ObjectInfo:
+        Args:
+            transfer: What is wanted.
+            limits: Of the whole read, of which this is one attempt.
+            seconds: What is left of its time.
+        """
+        run(self.get(transfer, min(limits.read_timeout, seconds)), seconds)
+
+    def look_up(self, path: str, limits: Limits, seconds: float) -> ObjectInfo:
         """Ask for size and ETag of an object."""
+        return run(self.head(path, min(limits.read_timeout, seconds)), seconds)
+
+    @abstractmethod
+    async def get(self, transfer: Transfer, stall: float) -> None:
+        """Do `fetch` on fsspec's event loop."""
+
+    @abstractmethod
+    async def head(self, path: str, stall: float) -> ObjectInfo:
+        """Do `look_up` on fsspec's event loop."""
 
 
 _clients: dict[tuple[str, str, str, bool], Client] = {}

@@ -10,12 +10,13 @@ from typing import Any
 import aiohttp
 from fsspec.asyn import AsyncFileSystem
 
+from .client import Client
 from .faults import AttemptError, DeniedError, HopelessError, MissingError, TransientError, first_line, redact
 from .transfer import ObjectInfo, Transfer
 
 
-class GenericClient:
-    """Reads through `cat_file` and `info` (implements Client)."""
+class GenericClient(Client):
+    """Reads through `cat_file` and `info`."""
 
     def __init__(self, filesystem: Any, options: Mapping[str, Any], protocol: str) -> None:
         self.filesystem = filesystem

@@ -6,6 +6,7 @@ from typing import Any
 
 import aiohttp
 
+from .client import Client
 from .faults import (
     AttemptError,
     DeniedError,
@@ -22,8 +23,8 @@ from .transfer import ObjectInfo, Transfer, size_in_content_range
 _CHUNK = 1 << 20
 
 
-class HttpClient:
-    """GET and HEAD of web resources (implements Client)."""
+class HttpClient(Client):
+    """GET and HEAD of web resources."""
 
     credentials_hint = (
         "Give what the server wants in storage_options, e.g. {'headers': {'Authorization': …}} or a signed address"

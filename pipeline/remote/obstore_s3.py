@@ -13,11 +13,14 @@ So it is used by itself, for tars, wherever the options of s3fs say the same to 
 
 import os
 import re
+import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+from .client import run
 from .faults import (
     AttemptError,
     DeniedError,
@@ -28,7 +31,8 @@ from .faults import (
     UnreachableError,
     redact,
 )
-from .s3 import BUSY_STATUS, S3Client, within
+from .retry import Limits
+from .s3 import BUSY_STATUS, S3Client
 from .transfer import OTHER_ETAG, Transfer
 
 INSTALLED = find_spec("obstore") is not None
@@ -36,8 +40,9 @@ _KNOWN_OPTIONS = frozenset(
     {"key", "secret", "token", "anon", "profile", "endpoint_url", "client_kwargs", "config_kwargs", "use_ssl"}
 )
 _KNOWN_CONFIG = frozenset({"s3", "connect_timeout", "read_timeout", "retries", "max_pool_connections"})
-_CHUNK = 4 << 20
-"""What has arrived of a smaller chunk is lost with the connection; each one costs a turn of the event loop."""
+_CHUNK = 1 << 20
+"""What has arrived of a smaller chunk is lost with the connection."""
+_CONNECT_SECONDS = 10.0
 _CREDENTIALS_MINUTES = 10
 
 _used = False
@@ -65,72 +70,81 @@ def is_usable(options: Mapping[str, Any]) -> bool:
 
 
 class ObstoreClient(S3Client):
-    """GET of S3 objects by obstore; all else as S3Client (implements Client)."""
+    """GET of S3 objects by obstore, in the thread that asks; all else as S3Client."""
 
     def __init__(self, filesystem: Any, options: Mapping[str, Any]) -> None:
         super().__init__(filesystem, options)
-        self._stores: dict[str, Any] = {}
+        self._stores: dict[tuple[str, Limits], Any] = {}
+        self._opening = threading.Lock()
         self._keeps_out = False
 
-    async def get(self, transfer: Transfer, stall: float) -> None:
+    def fetch(self, transfer: Transfer, limits: Limits, seconds: float) -> None:
         """Append what is missing, as it arrives."""
         bucket, key, version = self.filesystem.split_path(transfer.path)
-        if self._keeps_out or version or transfer.stop is None:
-            await super().get(transfer, stall)
+        # An attempt of obstore can't be stopped from outside: near the deadline those of s3fs can.
+        late = seconds < _longest_attempt(limits)
+        if self._keeps_out or version or transfer.stop is None or late:
+            super().fetch(transfer, limits, seconds)
             return
         try:
-            await self._get(bucket, key, transfer, transfer.stop, stall)
+            self._get(self._store(bucket, limits), key, transfer, transfer.stop, limits)
         except HopelessError:
             # A redirect to the region of the bucket, say: s3fs follows, or knows a better reason.
             self._keeps_out = True
-            await super().get(transfer, stall)
+            super().fetch(transfer, limits, seconds)
 
-    async def _get(self, bucket: str, key: str, transfer: Transfer, stop: int, stall: float) -> None:
+    def _get(self, store: Any, key: str, transfer: Transfer, stop: int, limits: Limits) -> None:
         import obstore
 
-        global _used
-        _used = True
         try:
-            store = await within(self._store(bucket), stall)
-            wanted: Any = {"range": (transfer.position, stop)}
-            answer = await within(obstore.get_async(store, key, options=wanted), stall)
+            answer = obstore.get(store, key, options={"range": (transfer.position, stop)})
             self.contacted = True
             transfer.answered(size=answer.meta["size"], etag=answer.meta["e_tag"])
-            if stop - transfer.position <= _CHUNK:
-                transfer.add(memoryview(await within(answer.bytes_async(), stall)))
-            else:
-                chunks = answer.stream(min_chunk_size=_CHUNK)
-                while (chunk := await within(anext(chunks, None), stall)) is not None:
-                    transfer.add(memoryview(chunk))
+            for chunk in answer.stream(min_chunk_size=_CHUNK):
+                transfer.add(memoryview(chunk))
         except Exception as error:  # noqa: BLE001 - sorted by kind
-            raise self._obstore_fault(error) from None
+            raise self._obstore_fault(error, limits) from None
         transfer.check_complete()
 
-    async def _store(self, bucket: str) -> Any:
+    def _store(self, bucket: str, limits: Limits) -> Any:
+        global _used
+        with self._opening:
+            store = self._stores.get((bucket, limits))
+            if store is None:
+                _used = True
+                try:
+                    store = self._stores[bucket, limits] = self._new_store(bucket, limits)
+                except Exception as error:  # noqa: BLE001 - sorted by kind
+                    raise self._obstore_fault(error, limits) from None
+            return store
+
+    def _new_store(self, bucket: str, limits: Limits) -> Any:
         from obstore.store import S3Store
 
-        if bucket not in self._stores:
-            meta = (await self.filesystem.set_session()).meta
-            style = self.options.get("config_kwargs", {}).get("s3", {}).get("addressing_style", "auto")
-            amazon = "amazonaws.com" in meta.endpoint_url
-            virtual = style == "virtual" or (style == "auto" and amazon and "." not in bucket)
-            credentials: Any = None if self.options.get("anon") else self._credentials
-            self._stores[bucket] = S3Store(
-                bucket,
-                endpoint=_endpoint(meta.endpoint_url, bucket, virtual=virtual),
-                region=meta.region_name,
-                virtual_hosted_style_request=virtual,
-                skip_signature=credentials is None,
-                credential_provider=credentials,
-                client_options={"allow_http": meta.endpoint_url.startswith("http:"), "connect_timeout": "10s"},
-                retry_config={"max_retries": 0},
-            )
-        return self._stores[bucket]
+        meta = run(self.filesystem.set_session(), limits.read_timeout).meta
+        style = self.options.get("config_kwargs", {}).get("s3", {}).get("addressing_style", "auto")
+        amazon = "amazonaws.com" in meta.endpoint_url
+        virtual = style == "virtual" or (style == "auto" and amazon and "." not in bucket)
+        credentials: Any = None if self.options.get("anon") else partial(self._credentials, limits.read_timeout)
+        return S3Store(
+            bucket,
+            endpoint=_endpoint(meta.endpoint_url, bucket, virtual=virtual),
+            region=meta.region_name,
+            virtual_hosted_style_request=virtual,
+            skip_signature=credentials is None,
+            credential_provider=credentials,
+            client_options={
+                "allow_http": meta.endpoint_url.startswith("http:"),
+                "connect_timeout": timedelta(seconds=min(_CONNECT_SECONDS, limits.read_timeout)),
+                "read_timeout": timedelta(seconds=limits.read_timeout),
+                "timeout": timedelta(seconds=_longest_attempt(limits)),
+            },
+            retry_config={"max_retries": 0},
+        )
 
-    async def _credentials(self) -> dict[str, Any]:
+    def _credentials(self, seconds: float) -> dict[str, Any]:
         """Return the credentials that s3fs uses; its session renews them in time."""
-        signer = (await self.filesystem.set_session())._request_signer
-        found = await signer._credentials.get_frozen_credentials()
+        found = run(self._frozen_credentials(), seconds)
         return {
             "access_key_id": found.access_key,
             "secret_access_key": found.secret_key,
@@ -138,8 +152,12 @@ class ObstoreClient(S3Client):
             "expires_at": datetime.now(UTC) + timedelta(minutes=_CREDENTIALS_MINUTES),
         }
 
-    def _obstore_fault(self, error: Exception) -> AttemptError:
-        """Sort an exception; obstore says the status in its text only."""
+    async def _frozen_credentials(self) -> Any:
+        signer = (await self.filesystem.set_session())._request_signer
+        return await signer._credentials.get_frozen_credentials()
+
+    def _obstore_fault(self, error: Exception, limits: Limits) -> AttemptError:
+        """Sort an exception; obstore says what it was in its text only."""
         if isinstance(error, AttemptError):
             return error
         text = str(error)
@@ -148,11 +166,19 @@ class ObstoreClient(S3Client):
             self.contacted = True
             return _refusal(int(found[1][:3]), f"HTTP {found[1].strip()}{_code(text)}")
         first = redact(text.partition("\n")[0][:300], self.options)
+        if "kind: Timeout" in text:
+            longest = _longest_attempt(limits)
+            return TransientError(f"no byte within {limits.read_timeout:g} s, or not all within {longest:g} s")
         if "error sending request" in text:
             return UnreachableError(first)
         if type(error).__module__.startswith("obstore"):
             return TransientError(first)
         return HopelessError(f"{type(error).__name__}: {first}")
+
+
+def _longest_attempt(limits: Limits) -> float:
+    """Return the seconds that an attempt may take while bytes come: half of the deadline, so that one can follow."""
+    return limits.read_deadline / 2
 
 
 def _code(text: str) -> str:

@@ -19,6 +19,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
+from .client import Client
 from .faults import (
     AttemptError,
     DeniedError,
@@ -65,8 +66,8 @@ async def within(waiting: Awaitable[Result], stall: float) -> Result:
         raise TransientError(f"no byte within {stall:g} s") from None
 
 
-class S3Client:
-    """GET and HEAD of S3 objects (implements Client)."""
+class S3Client(Client):
+    """GET and HEAD of S3 objects."""
 
     def __init__(self, filesystem: Any, options: Mapping[str, Any]) -> None:
         self.filesystem = filesystem

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from .client import Client, open_client, run
+from .client import Client, open_client
 from .faults import ReplacedError, redact
 from .retry import Limits, explain, with_retries
-from .transfer import OTHER_ETAG, ObjectInfo, Transfer
+from .transfer import OTHER_ETAG, Chunks, ObjectInfo, Transfer
 
 Result = TypeVar("Result")
 
@@ -52,10 +52,14 @@ class Store:
             StorageError: It could not be read within the limits, or not at all.
         """
         client, path = open_client(address, self._options)
-        return bytes(self._fetch(client, Transfer(path), redact(address)))
+        return b"".join(self._fetch(client, Transfer(path), redact(address)))
 
-    def read_range(self, address: str, start: int, stop: int, size: int) -> bytearray:
-        """Return bytes [start, stop) of an object that has `size` bytes.
+    def read_range(self, address: str, start: int, stop: int, size: int) -> bytes:
+        """Return bytes [start, stop) of an object that has `size` bytes; errors as for `read_chunks`."""
+        return b"".join(self.read_chunks(address, start, stop, size))
+
+    def read_chunks(self, address: str, start: int, stop: int, size: int) -> Chunks:
+        """Return bytes [start, stop) of an object that has `size` bytes, in the pieces in which they came.
 
         Raises:
             DataError: It does not exist, has another size, or was replaced since it was first read.
@@ -65,16 +69,16 @@ class Store:
         pinned = self._session().pinned
         transfer = Transfer(path, start, stop, pinned.get(address), size)
         what = f"{redact(address)} bytes {start}-{stop - 1}"
-        data = self._fetch(client, transfer, what)
+        chunks = self._fetch(client, transfer, what)
         # Compared here too: several first reads may be under way at once.
         if transfer.etag is not None and pinned.setdefault(address, transfer.etag) != transfer.etag:
             raise explain(what, ReplacedError(OTHER_ETAG), client.credentials_hint)
-        return data
+        return chunks
 
     def head(self, address: str) -> ObjectInfo:
         """Return the size and ETag of an object; errors as for `read`."""
         client, path = open_client(address, self._options)
-        return self._ask(client, lambda seconds: run(client.head(path, self._stall(seconds)), seconds), redact(address))
+        return self._ask(client, lambda seconds: client.look_up(path, self._limits, max(0.0, seconds)), redact(address))
 
     def take_counts(self) -> Counter[str]:
         """Return requests, retries and fetched_bytes of this process since this was called last."""
@@ -83,14 +87,14 @@ class Store:
             counts, session.counts = session.counts, Counter()
         return counts
 
-    def _fetch(self, client: Client, transfer: Transfer, what: str) -> bytearray:
-        def attempt(seconds: float) -> bytearray:
-            before = len(transfer.data)
+    def _fetch(self, client: Client, transfer: Transfer, what: str) -> Chunks:
+        def attempt(seconds: float) -> Chunks:
+            before = transfer.received
             try:
-                run(client.get(transfer, self._stall(seconds)), seconds)
+                client.fetch(transfer, self._limits, max(0.0, seconds))
             finally:
-                self._count(fetched_bytes=len(transfer.data) - before)
-            return transfer.data
+                self._count(fetched_bytes=transfer.received - before)
+            return transfer.chunks
 
         return self._ask(client, attempt, what)
 
@@ -107,9 +111,6 @@ class Store:
             contacted=lambda: client.contacted,
             on_retry=lambda: self._count(retries=1),
         )
-
-    def _stall(self, seconds: float) -> float:
-        return min(self._limits.read_timeout, max(0.0, seconds))
 
     def _count(self, **counts: int) -> None:
         session = self._session()

@@ -1,5 +1,6 @@
 """A byte range on its way: what has arrived, and where the next attempt goes on."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .faults import ReplacedError, TransientError
@@ -7,9 +8,13 @@ from .faults import ReplacedError, TransientError
 OTHER_ETAG = "the object was replaced while it was being read (its ETag changed)"
 
 
+Chunks = list[memoryview]
+"""Consecutive bytes as they came. Never put together as a whole: that copy costs as much as a third of the transfer."""
+
+
 @dataclass
 class Transfer:
-    """One range of an object; attempts append to `data` until it is complete.
+    """One range of an object; attempts append to `chunks` until it is complete.
 
     Attributes:
         path: The object, as the client's file system names it.
@@ -17,7 +22,8 @@ class Transfer:
         stop: End, exclusive; None for the end of the object.
         etag: What the object must be (pinned by an earlier answer); None for whatever it is.
         size: Size of the whole object; None until an answer says it.
-        data: What has arrived.
+        chunks: What has arrived.
+        received: Bytes of it.
     """
 
     path: str
@@ -25,12 +31,13 @@ class Transfer:
     stop: int | None = None
     etag: str | None = None
     size: int | None = None
-    data: bytearray = field(default_factory=bytearray)
+    chunks: Chunks = field(default_factory=list)
+    received: int = 0
 
     @property
     def position(self) -> int:
         """The next byte that is wanted."""
-        return self.start + len(self.data)
+        return self.start + self.received
 
     @property
     def range_header(self) -> str | None:
@@ -57,7 +64,9 @@ class Transfer:
 
     def add(self, chunk: bytes | memoryview) -> None:
         """Append the next bytes of the body."""
-        self.data += chunk
+        view = memoryview(chunk)
+        self.chunks.append(view)
+        self.received += len(view)
 
     def check_complete(self) -> None:
         """Raise TransientError if the body ended early."""
@@ -66,6 +75,23 @@ class Transfer:
             raise TransientError(f"the body ended {stop - self.position} bytes early")
         if stop is not None and self.position > stop:
             raise ReplacedError(f"{self.position - stop} bytes more than asked for")
+
+
+def cut(chunks: Sequence[memoryview], start: int, stop: int) -> memoryview:
+    """Return bytes [start, stop) of chunks; a view where they lie in one, else a copy.
+
+    Example:
+        >>> chunks = [memoryview(b"abc"), memoryview(b"def")]
+        >>> bytes(cut(chunks, 1, 3)), bytes(cut(chunks, 2, 5)), bytes(cut(chunks, 0, 6))
+        (b'bc', b'cde', b'abcdef')
+    """
+    found, begin = [], 0
+    for chunk in chunks:
+        end = begin + len(chunk)
+        if end > start and begin < stop:
+            found.append(chunk[max(0, start - begin) : stop - begin])
+        begin = end
+    return found[0].toreadonly() if len(found) == 1 else memoryview(b"".join(found))
 
 
 @dataclass(frozen=True)

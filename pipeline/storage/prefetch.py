@@ -1,17 +1,19 @@
 """Fetch announced spans ahead of the decoders, in few requests, within a budget of bytes.
 
-announce --> queue --(while less than half of the budget is held: a round up to all of it)--> requests --> take
+announce --> queue --(a group at a time, when there is room for all of it)--> requests --> take
 
-Rounds of half the budget, rather than each span as soon as there is room, are what gives coalescing something to join.
+Groups, rather than each span as soon as there is room, are what gives coalescing something to join.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
 from ..errors import StorageError
+from ..remote.transfer import Chunks, cut
 from .coalesce import Key, Request, coalesce
 from .threads import FetchThreads
 
@@ -24,7 +26,7 @@ class _Piece:
     """One request on its way, or arrived."""
 
     request: Request
-    data: "Future[bytearray]"
+    data: "Future[Chunks]"
     untaken: int
 
     @property
@@ -42,43 +44,42 @@ class Prefetcher:
         patience: Seconds to wait for one span; `fetch` gives up earlier, so this is for a store of its own trouble.
     """
 
-    def __init__(self, fetch: Callable[[int, int, int], bytearray], budget: int, patience: float) -> None:
+    def __init__(self, fetch: Callable[[int, int, int], Chunks], budget: int, patience: float) -> None:
         self._fetch = fetch
         self._budget = budget
         self._patience = patience
         self._threads = FetchThreads(REQUESTS_IN_FLIGHT, "uttershard-fetch")
         self._lock = threading.Lock()
-        self._queue: dict[Key, None] = {}
+        self._queue: deque[dict[Key, None]] = deque()
         self._pieces: dict[Key, _Piece] = {}
         self._held = 0
 
     def announce(self, keys: Sequence[Key]) -> None:
-        """Fetch these spans when there is room; they will be taken in about this order."""
+        """Fetch these spans together when there is room; they will be taken in about this order."""
         with self._lock:
-            self._queue.update((key, None) for key in keys if key not in self._pieces)
-            self._start_rounds()
+            self._queue.append({key: None for key in keys if key not in self._pieces})
+            self._start_groups()
 
     def take(self, keys: Sequence[Key]) -> list[memoryview]:
         """Return the bytes of these spans; waits for them."""
         with self._lock:
             missing = [key for key in dict.fromkeys(keys) if key not in self._pieces]
-            for key in missing:
-                self._queue.pop(key, None)
+            self._unqueue(missing)
             self._start(missing)
             taken = {key: self._pieces.pop(key) for key in dict.fromkeys(keys)}
             for piece in taken.values():
                 self._release(piece)
-            self._start_rounds()
+            self._start_groups()
         return [self._view(taken[key], key) for key in keys]
 
     def drop(self, keys: Sequence[Key]) -> None:
         """Forget these spans: they were read from elsewhere."""
         with self._lock:
+            self._unqueue(keys)
             for key in keys:
-                self._queue.pop(key, None)
                 if (piece := self._pieces.pop(key, None)) is not None:
                     self._release(piece)
-            self._start_rounds()
+            self._start_groups()
 
     def forget(self) -> None:
         """Drop what was announced and not taken."""
@@ -95,17 +96,31 @@ class Prefetcher:
         if not piece.untaken:
             self._held -= piece.nbytes
 
-    def _start_rounds(self) -> None:
-        if self._held > self._budget // 2:
-            return
-        chosen, total = [], self._held
-        for key in self._queue:
+    def _unqueue(self, keys: Sequence[Key]) -> None:
+        for group in self._queue:
+            for key in keys:
+                group.pop(key, None)
+
+    def _start_groups(self) -> None:
+        while self._queue:
+            group = self._queue[0]
+            if self._held + sum(key[2] for key in group) <= self._budget:
+                self._start(list(self._queue.popleft()))
+                continue
+            if self._held:
+                return
+            self._start_some(group)
+
+    def _start_some(self, group: dict[Key, None]) -> None:
+        """Start as much as there is room for, in order, and one span at least."""
+        chosen, total = [], 0
+        for key in group:
             if total and total + key[2] > self._budget:
                 break
             total += key[2]
             chosen.append(key)
         for key in chosen:
-            del self._queue[key]
+            del group[key]
         self._start(chosen)
 
     def _start(self, keys: Sequence[Key]) -> None:
@@ -117,11 +132,11 @@ class Prefetcher:
 
     def _view(self, piece: _Piece, key: Key) -> memoryview:
         try:
-            data = piece.data.result(self._patience)
+            chunks = piece.data.result(self._patience)
         except TimeoutError:
             raise StorageError(
                 f"bytes {piece.request.start}-{piece.request.stop - 1} of shard {piece.request.shard} did not come "
                 f"within {self._patience:g} s: too many requests wait for a store that does not answer"
             ) from None
         begin = key[1] - piece.request.start
-        return memoryview(data).toreadonly()[begin : begin + key[2]]
+        return cut(chunks, begin, begin + key[2])

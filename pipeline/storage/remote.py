@@ -9,10 +9,14 @@ from typing import Any
 
 from ..dataset.shardset import ShardSet
 from ..remote.store import Store
+from ..remote.transfer import Chunks, cut
 from .base import Counts, Spans, Storage
 from .coalesce import Key
 from .prefetch import Prefetcher
 from .settings import StorageSettings
+
+_CONNECT_SECONDS = 10.0
+"""What a new process may need to find its libraries and credentials, on a busy machine."""
 
 
 class RemoteTars(Storage):
@@ -77,11 +81,11 @@ class RemoteTars(Storage):
         """Fetch one span anew: its bytes may have been damaged on the way."""
         self._count(refetched=1)
         shard, offset, nbytes = spans.triples()[row]
-        return memoryview(self.fetch(shard, offset, offset + nbytes)).toreadonly()
+        return cut(self.fetch(shard, offset, offset + nbytes), 0, nbytes)
 
-    def fetch(self, shard: int, start: int, stop: int) -> bytearray:
+    def fetch(self, shard: int, start: int, stop: int) -> Chunks:
         """Return bytes [start, stop) of a tar, now."""
-        return self.store.read_range(self.addresses[shard], start, stop, self.sizes[shard])
+        return self.store.read_chunks(self.addresses[shard], start, stop, self.sizes[shard])
 
     def take_counts(self) -> Counts:
         """Return what was done in this process since this was called last."""
@@ -93,7 +97,7 @@ class RemoteTars(Storage):
         with self._lock:
             # Threads do not survive a fork: each process has its own.
             if self._opened is None or self._opened[0] != os.getpid():
-                patience = 2 * self._settings.limits.read_deadline
+                patience = 2 * self._settings.limits.read_deadline + _CONNECT_SECONDS
                 self._opened = os.getpid(), Prefetcher(self.fetch, self._settings.prefetch_bytes, patience)
             return self._opened[1]
 

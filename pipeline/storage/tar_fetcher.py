@@ -17,6 +17,7 @@ from concurrent.futures import wait
 from ..dataset.digest import is_of_bytes
 from ..errors import DataError, StorageError, UttershardError
 from ..remote.faults import first_line
+from ..remote.transfer import Chunks
 from .cache_files import CacheFolder, Part, lock_part
 from .coalesce import pieces
 from .eviction import make_room
@@ -49,7 +50,7 @@ class TarFetcher:
         addresses: Sequence[str],
         digests: Sequence[str],
         sizes: Sequence[int],
-        fetch: Callable[[int, int, int], bytearray],
+        fetch: Callable[[int, int, int], Chunks],
     ) -> None:
         self._folder = folder
         self._limit = limit
