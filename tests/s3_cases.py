@@ -57,3 +57,12 @@ def cached_tars(folder: Path) -> list[Path]:
 def tar_requests(proxy: FaultProxy) -> list[str]:
     """Requests that were made for tars."""
     return [path for path in proxy.requests if ".tar" in path]
+
+
+def stored(s3: S3Server, address: str) -> dict[str, bytes]:
+    """All objects below an address, by name."""
+    prefix = address.removeprefix("s3://")
+    filesystem = s3.filesystem()
+    # The server lists folders that have become empty.
+    paths = [path for path in filesystem.find(prefix) if path.startswith(f"{prefix}/")]
+    return {path.removeprefix(f"{prefix}/"): filesystem.cat_file(path) for path in paths}

@@ -12,6 +12,7 @@ from typing import Any
 import asyncssh
 import cluster_tasks
 import pytest
+from batch_system import install_batch_system
 from corpora import files_of, jsonl_corpus
 from dask_processes import DaskProcesses, dask_processes
 from ssh_server import running_ssh_server
@@ -169,25 +170,6 @@ def test_no_worker_comes(scheduler: DaskProcesses) -> None:
         pass
 
 
-_SUBMIT = """#!{python}
-# Stands in for a batch system: runs the job at once, as a process group that the cancel command ends.
-import pathlib, subprocess, sys
-folder = pathlib.Path({folder!r})
-script = pathlib.Path(sys.argv[-1]).read_text() if len(sys.argv) > 1 else sys.stdin.read()
-log = (folder / "jobs.log").open("a")
-job = subprocess.Popen(["bash", "-c", script], start_new_session=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-with (folder / "pids").open("a") as pids:
-    pids.write(f"{{job.pid}}\\n")
-print(f"Job <{{job.pid}}>")
-"""
-_CANCEL = """#!{python}
-import contextlib, os, signal, sys
-for job in sys.argv[1:]:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(int(job), signal.SIGTERM)
-"""
-
-
 @pytest.mark.parametrize(
     ("env", "submit", "cancel"), [("pbs", "qsub", "qdel"), ("lsf", "bsub", "bkill"), ("moab", "msub", "canceljob")]
 )
@@ -195,11 +177,7 @@ def test_job_queues(
     env: str, submit: str, cancel: str, corpus: Path, expected: dict[str, bytes], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for name, text in ((submit, _SUBMIT), (cancel, _CANCEL)):
-        (tools / name).write_text(text.format(python=sys.executable, folder=str(tmp_path)))
-        (tools / name).chmod(0o755)
+    tools = install_batch_system(tmp_path, submit, cancel)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     options = {"interface": "lo", "memory": "1GB", "walltime": "00:10:00", "scheduler_options": {"host": "127.0.0.1"}}
     pack(corpus, tmp_path / "out", shards=4, cluster=ClusterSettings(env, 1, options=options))

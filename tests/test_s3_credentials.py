@@ -7,17 +7,19 @@ import os
 import shlex
 import subprocess
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import s3_job
+from batch_system import install_batch_system
 from corpora import files_of, jsonl_corpus
 from credential_server import running_credential_server
-from fault_proxy import FaultProxy
+from fault_proxy import Fault, FaultProxy
 from packed import BINS, run
-from s3_cases import RemoteDataset
+from s3_cases import RemoteDataset, stored
 from s3_server import (
     ACCESS,
     ARCHIVE,
@@ -36,7 +38,7 @@ from uttershard.pipeline import ShardLoader
 from uttershard.pipeline.errors import DataError, StorageError
 from uttershard.scripts.cli.storage import parse_storage_options
 from uttershard.writers import pack, verify
-from uttershard.writers.cluster import ClusterSettings
+from uttershard.writers.cluster import ClusterSettings, TasksFailedError
 
 HERE = ClusterSettings(n_workers=2, options={"processes": False})
 LIMIT_SECONDS = 300
@@ -127,9 +129,7 @@ def test_corpus_and_target_have_their_own(s3: S3Server, archived: str, local: Pa
     with pytest.raises(StorageError, match="access denied"):
         pack(archived, address, shards=2, cluster=HERE, storage_options=archivist, source_storage_options=archivist)
     pack(archived, address, shards=2, cluster=HERE, storage_options=packer, source_storage_options=archivist)
-    filesystem = s3.filesystem()
-    found = {path.rpartition("/")[2]: filesystem.cat_file(path) for path in filesystem.find(address)}
-    assert tars_of(found) == tars_of(files_of(local))
+    assert tars_of(stored(s3, address)) == tars_of(files_of(local))
 
 
 def test_the_command_with_two_identities(s3: S3Server, archived: str, address: str, tmp_path: Path) -> None:
@@ -176,10 +176,12 @@ def way(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 _PACK_AND_STREAM = """
 import sys
+import traceback
 import s3_job
+from batch_system import install_batch_system
 from uttershard.pipeline import ShardLoader
 from uttershard.writers import pack
-from uttershard.writers.cluster import ClusterSettings
+from uttershard.writers.cluster import ClusterSettings, TasksFailedError
 source, target = sys.argv[1:]
 pack(source, target, shards=2, cluster=ClusterSettings(n_workers=1, options={"processes": False}))
 print(s3_job.digest(ShardLoader(target, rank=0, world_size=1, batch_bins=int(sys.stdin.read())), 0))
@@ -263,7 +265,51 @@ def test_temporary_credentials_are_renewed_while_packing(
 
         proxy.on_request = expire
         pack(corpus, address, shards=2, cluster=HERE, storage_options={"endpoint_url": proxy.endpoint})
-    filesystem = s3.filesystem()
-    found = {path.rpartition("/")[2]: filesystem.cat_file(path) for path in filesystem.find(address)}
-    assert found == files_of(local)
+    assert stored(s3, address) == files_of(local)
     assert {ACCESS, PACKER} == set(proxy.keys)
+
+
+# Nothing tells them
+
+
+def test_nothing_tells_them(
+    s3: S3Server, proxy: FaultProxy, corpus: Path, address: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """A job on a batch system that refuses an utterance and loses a shard, all at the most talkative."""
+    broken = {**json.loads(corpus.read_text().splitlines()[0]), "audio_filepath": "audio/broken.flac"}
+    (corpus.parent / "audio" / "broken.flac").write_bytes(b"no audio")
+    (corpus.parent / "more.jsonl").write_text(f"{corpus.read_text()}{json.dumps(broken)}\n")
+    source = f"{s3.upload(corpus.parent, 'more', ARCHIVE)}/more.jsonl"
+    monkeypatch.setenv("PATH", f"{install_batch_system(tmp_path, 'qsub', 'qdel')}:{os.environ['PATH']}")
+    monkeypatch.setenv("S3FS_LOGGING_LEVEL", "DEBUG")
+    monkeypatch.setenv("DASK_LOGGING__DISTRIBUTED", "debug")
+    options = {"interface": "lo", "memory": "1GB", "walltime": "00:10:00", "scheduler_options": {"host": "127.0.0.1"}}
+    settings: dict[str, Any] = {
+        "cluster": ClusterSettings("pbs", 1, options=options),
+        "storage_options": options_of(s3, ACCESS, SECRET) | {"endpoint_url": proxy.endpoint},
+        "source_storage_options": options_of(s3, ARCHIVIST, ARCHIVIST_SECRET),
+    }
+    proxy.faults = [Fault(match="shard-000001.tar", status=403, code="AccessDenied")]
+    caplog.set_level("DEBUG")
+    with pytest.raises(TasksFailedError) as caught:
+        pack(source, address, shards=2, retries=0, max_errors=1, **settings)
+    told = ["".join(traceback.format_exception(caught.value)), repr(caught.value), repr(settings["cluster"])]
+    left = stored(s3, address)
+    assert {".uttershard/job.json", ".uttershard/plan.parquet"} <= left.keys()
+    proxy.faults = []
+    summary = pack(source, address, shards=2, max_errors=1, **settings)
+    assert summary.refused == 1
+    made = stored(s3, address)
+    assert "errors.jsonl" in made
+    logs = [record.getMessage() for record in caplog.records if not record.name.startswith("botocore")]
+    told += [
+        repr(summary),
+        *logs,
+        *capfd.readouterr(),
+        *(data.decode("latin-1") for data in [*left.values(), *made.values()]),
+    ]
+    told += [path.read_text() for path in tmp_path.iterdir() if path.is_file()]
+    assert "access denied" in (tmp_path / "jobs.log").read_text() + told[0]
+    for secret in (SECRET, ARCHIVIST_SECRET, ACCESS, ARCHIVIST):
+        assert not [text[:200] for text in told if secret in text]

@@ -18,6 +18,7 @@ import pytest
 from corpora import files_of, jsonl_corpus, write_audio, write_jsonl
 from fault_proxy import Fault, FaultProxy
 from packed import run
+from s3_cases import stored
 from s3_server import ACCESS, BUCKET, READER, READER_SECRET, SECRET, S3Server
 from uttershard.pipeline import ShardLoader
 from uttershard.pipeline.errors import ConfigError, StorageError
@@ -74,15 +75,6 @@ def address(request: pytest.FixtureRequest) -> str:
     """A place of the test's own."""
     name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
     return f"s3://{BUCKET}/packed/{name}"
-
-
-def stored(s3: S3Server, address: str) -> dict[str, bytes]:
-    """All objects below an address, by name."""
-    prefix = address.removeprefix("s3://")
-    filesystem = s3.filesystem()
-    # The server lists folders that have become empty.
-    paths = [path for path in filesystem.find(prefix) if path.startswith(f"{prefix}/")]
-    return {path.removeprefix(f"{prefix}/"): filesystem.cat_file(path) for path in paths}
 
 
 def uploads(s3: S3Server) -> list[Any]:
