@@ -25,8 +25,8 @@ from .reading.batch import Batch
 LARGEST_STATE_BYTES = 1024
 """What a state may take as JSON."""
 
-_NOT_CONTENT = ("packed", "padded", "decode_seconds")
-"""Fields of a Batch in which equal ones may differ: where its samples are, and how long they took."""
+_NOT_CONTENT = ("packed", "padded", "decode_seconds", "storage")
+"""Fields of a Batch in which equal ones may differ: where its samples are, and what it took to get them."""
 
 
 class Resumable(Protocol):

@@ -444,8 +444,6 @@ def test_settings_that_make_no_sense_are_refused(make: Any, named: str) -> None:
 def test_what_a_loader_can_not_mix_is_refused(clean: Packed, noisy: Packed) -> None:
     with pytest.raises(ConfigError, match="would come 100000 times"):
         _loader(Mix([Part(clean.address, "clean", repeat=100_000)]))
-    with pytest.raises(ConfigError, match="windows=2 with a Mix"):
-        _loader(_two(clean, noisy), windows=2)
     with pytest.raises(ConfigError, match="dataset 'noisy': no utterance"):
         _loader(Mix([Part(clean.address, "clean"), Part(noisy.address, "noisy", min_seconds=100)]))
 

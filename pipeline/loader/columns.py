@@ -21,7 +21,7 @@ from ..planning.mixing import mix_corpora
 from ..planning.settings import Batching, Filters, Sharding
 from ..planning.speed import Speed
 from ..reading.spans import INDEX_COLUMNS, TEXT_COLUMN
-from .mix import OpenMix
+from .mix import OpenMix, OpenPart
 
 _ID_DIGITS = 8
 """Digits of a dataset's id in a state: enough to tell a few datasets apart, and a state stays under 1 KB."""
@@ -74,14 +74,14 @@ class Columns:
         rows_per_tar: int64[tars], utterances of each.
         corpus: For planning.
         identity: What data this is, as JSON values.
-        foreign: Whether the tars are another tool's.
+        foreign: bool[tars], whether each is another tool's.
     """
 
     table: pa.Table
     rows_per_tar: NDArray[np.int64]
     corpus: Corpus
     identity: dict[str, Any]
-    foreign: bool
+    foreign: NDArray[np.bool_]
 
 
 def load_columns(data: ShardSet | OpenMix, settings: PlanSettings) -> Columns:
@@ -93,41 +93,37 @@ def load_columns(data: ShardSet | OpenMix, settings: PlanSettings) -> Columns:
     if isinstance(data, OpenMix):
         return _load_mix(data, settings)
     check_columns([*data.columns, *(MEASURED if settings.stats is not None else ())], settings.filters)
-    table = data.index(_needed(data, settings.filters, settings), stats=settings.stats)
+    table = data.index(_needed(data, settings.filters, settings, settings.stats), stats=settings.stats)
     corpus = _corpus(table, data.rows_per_shard, settings, settings.filters)
     identity: dict[str, Any] = {"dataset": data.digest}
     if settings.stats is not None:
         # Its name is the digest of what was measured, and how.
         identity["stats"] = settings.stats.rpartition("/")[2]
-    return Columns(table, data.rows_per_shard, corpus, identity, data.is_foreign)
+    return Columns(table, data.rows_per_shard, corpus, identity, _foreign(data))
 
 
 def _load_mix(data: OpenMix, settings: PlanSettings) -> Columns:
-    if settings.batching.windows is not None:
-        raise ConfigError(
-            f"windows={settings.batching.windows} with a Mix: a window reads tars that lie together, so the datasets "
-            "would come one after the other. Leave windows out"
-        )
     if settings.stats is not None:
-        raise ConfigError("stats= is of one dataset, and a Mix has several: pack the columns with the data instead")
+        raise ConfigError(
+            f"stats={settings.stats!r} is of one dataset, and a Mix has several: give each of them its own, "
+            "Part(..., stats=...)"
+        )
     if settings.batching.rules is not None and settings.batching.rules.category is not None:
         raise ConfigError(
             f"batch_type={settings.batching.batch_type!r} with a category balances one dataset; a Mix balances several "
             "by weights or temperature: use one of them"
         )
-    wanted = {*INDEX_COLUMNS, *((TEXT_COLUMN,) if data.shards.is_foreign else ())}
     tables, parts, ids = [], [], []
-    for name, shards, own in data.parts:
-        filters = _both(settings.filters, own)
+    for part in data.parts:
+        filters = _both(settings.filters, part.filters)
         try:
-            check_columns(data.shards.columns, filters)
-            table = _with_nulls(shards.index(_needed(shards, filters, settings)), filters, data.shards)
-            corpus = _corpus(table, shards.rows_per_shard, settings, filters)
+            table, corpus = _load_part(part, filters, data.shards, settings)
         except ConfigError as error:
-            raise ConfigError(f"dataset {name!r}: {error}") from error
-        tables.append(table.select([name for name in table.column_names if name in wanted]))
-        parts.append((name, corpus))
-        described = json.dumps([name, shards.digest, own.describe()], sort_keys=True)
+            raise ConfigError(f"dataset {part.name!r}: {error}") from error
+        tables.append(table)
+        parts.append((part.name, corpus))
+        measured = [] if part.stats is None else [part.stats.rpartition("/")[2]]
+        described = json.dumps([part.name, part.shards.digest, part.filters.describe(), *measured], sort_keys=True)
         ids.append(digest_bytes(described.encode())[-_ID_DIGITS:])
     repeats = data.mix.repeats([corpus for _, corpus in parts])
     identity: dict[str, Any] = {"dataset": data.shards.digest, "mix": data.mix.describe(), "parts": ids}
@@ -139,8 +135,20 @@ def _load_mix(data: OpenMix, settings: PlanSettings) -> Columns:
             separate=data.mix.pure,
         ),
         identity,
-        data.shards.is_foreign,
+        np.concatenate([_foreign(part.shards) for part in data.parts]),
     )
+
+
+def _load_part(
+    part: OpenPart, filters: Filters, everything: ShardSet, settings: PlanSettings
+) -> tuple[pa.Table, Corpus]:
+    """Return the columns that reading one dataset of a mix needs, and what planning does."""
+    check_columns([*everything.columns, *(MEASURED if part.stats is not None else ())], filters)
+    table = part.shards.index(_needed(part.shards, filters, settings, part.stats), stats=part.stats)
+    table = _with_nulls(table, filters, everything)
+    wanted = {*INDEX_COLUMNS, *((TEXT_COLUMN,) if part.shards.is_foreign else ())}
+    corpus = _corpus(table, part.shards.rows_per_shard, settings, filters)
+    return table.select([name for name in table.column_names if name in wanted]), corpus
 
 
 def _corpus(table: pa.Table, rows_per_tar: NDArray[np.int64], settings: PlanSettings, filters: Filters) -> Corpus:
@@ -154,7 +162,11 @@ def _corpus(table: pa.Table, rows_per_tar: NDArray[np.int64], settings: PlanSett
     )
 
 
-def _needed(shards: ShardSet, filters: Filters, settings: PlanSettings) -> list[str]:
+def _foreign(shards: ShardSet) -> NDArray[np.bool_]:
+    return np.full(len(shards.manifest.shards), shards.is_foreign)
+
+
+def _needed(shards: ShardSet, filters: Filters, settings: PlanSettings, stats: str | None) -> list[str]:
     """Name the columns that planning and reading need; all of the sidecars if a ready expression may name any."""
     rules = settings.batching.rules
     named = {*(filters.columns or ())}
@@ -162,7 +174,7 @@ def _needed(shards: ShardSet, filters: Filters, settings: PlanSettings) -> list[
         named |= {*(rules.length_columns or ()), *((rules.category,) if rules.category else ())}
     needed = {*INDEX_COLUMNS, *named, *((TEXT_COLUMN,) if shards.is_foreign else ())}
     names = [name for name in shards.columns if name in needed or filters.columns is None]
-    if settings.stats is not None:
+    if stats is not None:
         names += [name for name in MEASURED if name in named and name not in names]
     return names
 

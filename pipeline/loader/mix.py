@@ -12,14 +12,17 @@ from typing import Any
 import pyarrow.compute as pc
 
 from ..dataset.files import StorageOptions, local_path
-from ..dataset.manifest import Manifest
+from ..dataset.manifest import Manifest, ShardEntry
 from ..dataset.shardset import ShardSet
-from ..dataset.sidecar import FOREIGN
 from ..errors import ConfigError
 from ..planning.corpus import Corpus
 from ..planning.mixing import repeats_by_temperature, repeats_by_weight
 from ..planning.settings import Filters
 from ..remote.retry import Limits
+from ..storage.base import Storage
+from ..storage.open import open_storage
+from ..storage.places import StorageOfPlaces
+from ..storage.settings import StorageSettings
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Part:
         min_seconds: Shortest utterance kept, instead of the loader's.
         max_seconds: Longest utterance kept, instead of the loader's.
         where: Rules over columns, besides the loader's.
+        stats: Address of a json of `uttershard stats` of this dataset; rules and batch types may then name its columns.
 
     Raises:
         ConfigError: A value is out of range.
@@ -47,6 +51,7 @@ class Part:
     min_seconds: float | None = None
     max_seconds: float | None = None
     where: str | pc.Expression | Sequence[str | pc.Expression] = ()
+    stats: str | PathLike[str] | None = None
     filters: Filters = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -139,22 +144,60 @@ class Mix:
 
 
 @dataclass(frozen=True)
+class OpenPart:
+    """A dataset of a mix that is open."""
+
+    name: str
+    shards: ShardSet
+    filters: Filters
+    stats: str | None
+
+
+@dataclass(frozen=True)
 class OpenMix:
     """A Mix whose datasets are open.
 
     Attributes:
         mix: Its settings.
-        parts: Name, dataset and filters of each part.
-        shards: All shards, one dataset after the other, as those of one dataset.
+        parts: The datasets.
+        shards: All shards, one dataset after the other, as those of one dataset; its storage_options are nobody's.
     """
 
     mix: Mix
-    parts: tuple[tuple[str, ShardSet, Filters], ...]
+    parts: tuple[OpenPart, ...]
     shards: ShardSet
+
+    def open_storage(self, settings: StorageSettings) -> Storage:
+        """Return what reads the tars of all datasets: together those that are in one kind of place."""
+        places: list[tuple[bool, StorageOptions, list[int]]] = []
+        number = 0
+        for part in self.parts:
+            for shard in range(len(part.shards.manifest.shards)):
+                remote = local_path(part.shards.tar_address(shard)) is None
+                options = (part.shards.storage_options or {}) if remote else {}
+                known = next((shards for *place, shards in places if place == [remote, options]), None)
+                if known is None:
+                    places.append((remote, options, known := []))
+                known.append(number)
+                number += 1
+        stores = max(1, sum(remote for remote, _, _ in places))
+        shared = replace(settings, prefetch_bytes=max(1, settings.prefetch_bytes // stores))
+        entries = self.shards.manifest.shards
+        return StorageOfPlaces(
+            [
+                (own, open_storage(_joined([entries[shard] for shard in own], self.shards, options), shared))
+                for _, options, own in places
+            ]
+        )
 
 
 def open_mix(mix: Mix, storage_options: StorageOptions | None, limits: Limits) -> OpenMix:
     """Open the datasets of a mix.
+
+    Args:
+        mix: The datasets.
+        storage_options: Of those that are given by address.
+        limits: How long a read may take.
 
     Raises:
         ConfigError: They can't be read together.
@@ -167,32 +210,22 @@ def open_mix(mix: Mix, storage_options: StorageOptions | None, limits: Limits) -
         shards = part.dataset
         if not isinstance(shards, ShardSet):
             shards = ShardSet.open(shards, storage_options, limits)
-        parts.append((str(part.name), shards, part.filters))
-    sets = [shards for _, shards, _ in parts]
-    if any(dict(shards.storage_options or {}) != dict(sets[0].storage_options or {}) for shards in sets):
-        raise ConfigError("the datasets of a mix are read with one set of storage_options: open them with the same")
-    local = [local_path(shards.address) is not None for shards in sets]
-    if len(set(local)) > 1:
-        here, there = sets[local.index(True)].address, sets[local.index(False)].address
-        raise ConfigError(
-            f"{here} is local and {there} is remote: a mix reads from one kind of place; copy one of them"
-        )
-    foreign = [shards.is_foreign for shards in sets]
-    if len(set(foreign)) > 1:
-        adopted, packed = sets[foreign.index(True)].address, sets[foreign.index(False)].address
-        raise ConfigError(
-            f"{adopted} is adopted from another tool and {packed} is packed by uttershard: their members are read in "
-            "different ways. Pack both"
-        )
+        stats = None if part.stats is None else fspath(part.stats)
+        parts.append(OpenPart(str(part.name), shards, part.filters, stats))
+    sets = [part.shards for part in parts]
     entries = [
         replace(entry, tar=_absolute(shards.tar_address(index)), sidecar=_absolute(shards.sidecar_address(index)))
         for shards in sets
         for index, entry in enumerate(shards.manifest.shards)
     ]
     columns = {name: kind for shards in reversed(sets) for name, kind in shards.manifest.columns.items()}
-    fingerprint = {"naming": FOREIGN} if foreign[0] else {}
-    manifest = Manifest(tuple(entries), columns, fingerprint, sets[0].manifest.created_by)
-    return OpenMix(mix, tuple(parts), ShardSet("mix", manifest, sets[0].storage_options, limits))
+    manifest = Manifest((), columns, {}, sets[0].manifest.created_by)
+    return OpenMix(mix, tuple(parts), _joined(entries, ShardSet("mix", manifest, None, limits), None))
+
+
+def _joined(entries: Sequence[ShardEntry], like: ShardSet, options: StorageOptions | None) -> ShardSet:
+    """Return shards of several datasets, which have absolute addresses, as those of one."""
+    return replace(like, manifest=replace(like.manifest, shards=tuple(entries)), storage_options=options)
 
 
 def _absolute(address: str) -> str:

@@ -211,7 +211,7 @@ class ShardLoader:
         self._epochs = Epochs(data, self._settings, AudioForm(sample_rate, channels))
         self._form = self._epochs.form
         tars = [self._shards.tar_address(index) for index in range(len(self._shards.manifest.shards))]
-        self._storage = open_storage(self._shards, storage)
+        self._storage = data.open_storage(storage) if isinstance(data, OpenMix) else open_storage(data, storage)
         self._storage.check_sizes()
         if storage.cache_bytes is not None and self._storage.lookahead_bytes:
             check_cache_size(self._epochs, self._shards, self._settings.sharding, storage.cache_bytes)

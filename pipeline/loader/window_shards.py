@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..dataset.files import local_path
 from ..dataset.shardset import ShardSet
 from ..errors import ConfigError
 from ..planning.plan import EpochPlan
@@ -48,7 +49,10 @@ def check_cache_size(epochs: Epochs, shards: ShardSet, sharding: Sharding, cache
     Raises:
         ConfigError: It can't; the message says how many windows would do.
     """
-    sizes = np.array([shard.tar_bytes for shard in shards.manifest.shards], dtype=np.int64)
+    entries = shards.manifest.shards
+    # What is on a local disk already takes no room.
+    remote = [local_path(shards.tar_address(shard)) is None for shard in range(len(entries))]
+    sizes = np.array([shard.tar_bytes for shard in entries], dtype=np.int64) * remote
     ranks = _ranks_here(sharding)
     # The epochs that a run begins with; the later ones differ by the order of windows only, which are alike.
     needed = max(

@@ -17,6 +17,7 @@ from .filters import apply_filters
 from .frames import count_frames, exact_frame_shift
 from .partition import logical_bounds
 from .settings import Filters, parse_int
+from .windows import split_windows
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +67,14 @@ class Corpus:
     def split_parts(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return the ordinals of each dataset; `rows` ascends."""
         return [rows]
+
+    def rows_of_rank(self, logical_shards: Sequence[int], rank: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
+        """Return what `epoch_rows` does for one rank."""
+        return self.kept_rows(logical_shards[rank])
+
+    def split_windows(self, rows: NDArray[np.int64], windows: int) -> list[NDArray[np.int64]]:
+        """Return the ordinals of each window of one rank, ascending; `rows` ascends."""
+        return split_windows(rows, self.frames, self.tars, windows)
 
     def split_groups(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return what is batched together; `rows` ascends."""

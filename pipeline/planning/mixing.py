@@ -22,6 +22,7 @@ from ..errors import ConfigError
 from .corpus import Corpus
 from .hashing import Stream, hash_ordinals, stream_key
 from .partition import logical_bounds
+from .windows import split_windows
 
 PARTS_OF_COPY = 1 << 30
 """Repeat factors are counted in this part of a copy, so that no rounding depends on a machine."""
@@ -128,6 +129,20 @@ class MixedCorpus(Corpus):
     def split_parts(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return the ordinals of each part; `rows` ascends."""
         return np.split(rows, np.searchsorted(rows, self.first_copies[1:-1]))
+
+    def rows_of_rank(self, logical_shards: Sequence[int], rank: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
+        """Return what `epoch_rows` does for one rank; what comes of a copy in part is drawn over all ranks."""
+        return self.epoch_rows(logical_shards, seed=seed, epoch=epoch)[rank]
+
+    def split_windows(self, rows: NDArray[np.int64], windows: int) -> list[NDArray[np.int64]]:
+        """Return the ordinals of each window of one rank: a window of every dataset, copies where their tars are."""
+        of_parts = []
+        for of_part in self.split_parts(rows):
+            real = self.real_rows(of_part)
+            order = np.argsort(real, kind="stable")
+            cut = split_windows(of_part[order], self.frames, self.tars, windows, real[order])
+            of_parts.append([np.sort(of_window) for of_window in cut])
+        return [np.concatenate(of_window) for of_window in zip(*of_parts, strict=True)]
 
     def split_groups(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return what is batched together: each part by itself, or all."""

@@ -31,7 +31,7 @@ from .rotation import Rotation
 from .settings import Batching, Sharding, parse_int, parse_seed
 from .steps import Cut, cut_equally, match_steps
 from .summary import add_up, longest_of_batches, summarise_rank
-from .windows import check_windows, order_windows, split_windows
+from .windows import check_windows, order_windows
 
 
 def plan_epoch(
@@ -67,10 +67,10 @@ def windows_of_rank(
     corpus: Corpus, sharding: Sharding, batching: Batching, *, epoch: int, seed: int, rotation: Rotation | None = None
 ) -> list[NDArray[np.int64]]:
     """Return the ordinals of each window of one rank, ascending, window after window; without making batches."""
-    shard = (rotation or Rotation()).index(epoch, sharding.rank, sharding.world_size, sharding.total_shards)
-    rows = _without_oversize(corpus.kept_rows(shard), corpus, batching)
+    shards = _logical_shards(rotation, epoch, sharding.world_size, sharding.total_shards)
+    rows = corpus.rows_of_rank(shards, sharding.rank, seed=seed, epoch=batching.hashed_epoch(epoch))
     windows = batching.windows or 1
-    parts = split_windows(rows, corpus.frames, corpus.tars, windows)
+    parts = corpus.split_windows(_without_oversize(rows, corpus, batching), windows)
     if not batching.shuffle:
         return parts
     return [parts[number] for number in order_windows(windows, seed=seed, epoch=epoch).tolist()]
@@ -95,8 +95,7 @@ def lay_out_epoch(
             "build it with the same total_shards"
         )
     over_budget = count_oversize(corpus, batching)
-    rotation = rotation or Rotation()
-    shards = [rotation.index(epoch, rank, world_size, total_shards) for rank in range(world_size)]
+    shards = _logical_shards(rotation, epoch, world_size, total_shards)
     dealing = _Dealing(epoch, seed, batching)
     coming = corpus.epoch_rows(shards, seed=seed, epoch=dealing.hashed_epoch)
     rows = [_without_oversize(of_rank, corpus, batching) for of_rank in coming]
@@ -105,6 +104,11 @@ def lay_out_epoch(
         filtered["kept"] -= over_budget
         filtered["over_budget"] = over_budget
     return _lay_out(corpus, rows, shards, total_shards, batching, filtered, dealing)
+
+
+def _logical_shards(rotation: Rotation | None, epoch: int, world_size: int, total_shards: int) -> list[int]:
+    now = rotation or Rotation()
+    return [now.index(epoch, rank, world_size, total_shards) for rank in range(world_size)]
 
 
 def lay_out_rest(
@@ -189,10 +193,12 @@ def _lay_out(
 ) -> EpochLayout:
     """Return the layout of an epoch, or of its rest, in which each rank delivers these rows."""
     windows = batching.windows or 1
-    if dealing.stage:  # what is left may be little
-        windows = max(1, min(windows, *(of_rank.size for of_rank in rows)))
-    check_windows(rows, windows)
-    parts = zip(*(split_windows(of_rank, corpus.frames, corpus.tars, windows) for of_rank in rows), strict=True)
+    if windows > 1:
+        sizes = [max(part.size for part in corpus.split_parts(of_rank)) for of_rank in rows]
+        if dealing.stage:  # what is left may be little
+            windows = max(1, min(windows, *sizes))
+        check_windows(sizes, windows)
+    parts = [rows] if windows == 1 else zip(*(corpus.split_windows(of_rank, windows) for of_rank in rows), strict=True)
     laid_out = [
         _lay_out_window(corpus, list(of_window), shards, batching, replace(dealing, window=number))
         for number, of_window in enumerate(parts)
@@ -218,11 +224,12 @@ def _lay_out_window(
     dealing: _Dealing,
 ) -> Window:
     groups = zip(*(corpus.split_groups(of_rank) for of_rank in rows), strict=True)
+    window = f", window {dealing.window}" if batching.windows else ""
     cut_groups = [
         _cut_group(
             corpus,
             list(of_group),
-            [f"logical shard {shard}{corpus.name_group(group)}" for shard in shards],
+            [f"logical shard {shard}{corpus.name_group(group)}{window}" for shard in shards],
             batching,
             replace(dealing, group=group),
         )

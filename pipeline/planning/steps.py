@@ -193,7 +193,7 @@ def _check_split(stairs: Sequence[Staircase], logical_shards: Sequence[str], ste
     if sizes[rank] < steps:
         raise ShardingError(
             f"rank {rank} reads {logical_shards[rank]}, which has {sizes[rank]} utterances after "
-            f"filtering, but the epoch has {steps} steps, which no split of them makes: use fewer total_shards, a "
+            f"filtering, but the epoch has {steps} steps, which no split of them makes: use {_fewer(batching)}, a "
             f"larger {_describe_size(batching)}, or equal_steps='drop' or 'pad'"
         )
 
@@ -203,9 +203,15 @@ def _check_empty(counts: Sequence[int], logical_shards: Sequence[str], batching:
         rank = int(np.argmin(counts))
         raise ShardingError(
             f"rank {rank} reads {logical_shards[rank]}, which has no utterance after filtering, or makes no batch of "
-            f"them; equal_steps={batching.equal_steps!r} {consequence}: use fewer total_shards, smaller batches, or "
+            f"them; equal_steps={batching.equal_steps!r} {consequence}: use {_fewer(batching)}, smaller batches, or "
             "loosen the filters"
         )
+
+
+def _fewer(batching: Batching) -> str:
+    return (
+        "fewer total_shards" if batching.windows is None else f"fewer total_shards or windows (now {batching.windows})"
+    )
 
 
 def _describe_size(batching: Batching) -> str:

@@ -18,7 +18,11 @@ from .partition import cut_by_weight
 
 
 def split_windows(
-    rows: NDArray[np.int64], frames: NDArray[np.int32], tars: NDArray[np.int64], windows: int
+    rows: NDArray[np.int64],
+    frames: NDArray[np.int32],
+    tars: NDArray[np.int64],
+    windows: int,
+    places: NDArray[np.int64] | None = None,
 ) -> list[NDArray[np.int64]]:
     """Return the rows of each window of one rank: consecutive, of about equal audio, whole tars if there are enough.
 
@@ -27,13 +31,14 @@ def split_windows(
         frames: int32[N], lengths of all utterances of the dataset.
         tars: int64[tars + 1], where each tar begins, and the end of the last.
         windows: number of windows.
+        places: int64[n], where the tars have them, ascending, if that is not what `rows` says.
     """
     until = np.zeros(rows.size + 1, np.int64)
     np.cumsum(frames[rows], out=until[1:])
-    places = np.unique(np.append(np.searchsorted(rows, tars), [0, rows.size]))
-    if places.size <= windows:
-        places = np.arange(rows.size + 1)
-    return np.split(rows, places[cut_by_weight(until[places], windows)][1:-1])
+    cuts = np.unique(np.append(np.searchsorted(rows if places is None else places, tars), [0, rows.size]))
+    if cuts.size <= windows:
+        cuts = np.arange(rows.size + 1)
+    return np.split(rows, cuts[cut_by_weight(until[cuts], windows)][1:-1])
 
 
 def order_windows(windows: int, *, seed: int, epoch: int, stage: int = 0) -> NDArray[np.int64]:
@@ -49,9 +54,8 @@ def order_windows(windows: int, *, seed: int, epoch: int, stage: int = 0) -> NDA
     return np.argsort(hash_ordinals(key, np.arange(windows, dtype=np.int64)), kind="stable").astype(np.int64)
 
 
-def check_windows(rows: list[NDArray[np.int64]], windows: int) -> None:
-    """Raise ConfigError if a rank has fewer utterances than there are windows."""
-    sizes = [of_rank.size for of_rank in rows]
+def check_windows(sizes: list[int], windows: int) -> None:
+    """Raise ConfigError if a rank has fewer utterances (of the dataset that it has most of) than there are windows."""
     if windows > 1 and min(sizes) < windows:
         rank = int(np.argmin(sizes))
         raise ConfigError(

@@ -46,12 +46,12 @@ class BatchSpec:
     sample_rate: NDArray[np.int32]
     channels: NDArray[np.int16]
     xxh3: NDArray[np.uint64]
-    foreign: bool = False
-    """Whether the tars are another tool's: text and metadata are where that tool puts them."""
+    foreign: tuple[bool, ...]
+    """Whether its tar is another tool's: text and metadata are where that tool puts them."""
     texts: tuple[str | None, ...] | None = None
+    """Transcripts that are in no tar but in the sidecar; None if there are none."""
     datasets: tuple[str, ...] = ()
     """Names of the datasets that the utterances are of, in a mix of several."""
-    """Transcripts that are in no tar but in the sidecar; None if there are none."""
     ahead: Ahead | None = None
 
     def __len__(self) -> int:
@@ -69,6 +69,7 @@ class BatchSpec:
             sample_rate=self.sample_rate[chosen],
             channels=self.channels[chosen],
             xxh3=self.xxh3[chosen],
+            foreign=tuple(self.foreign[row] for row in rows),
             texts=None if self.texts is None else tuple(self.texts[row] for row in rows),
             datasets=tuple(self.datasets[row] for row in rows) if self.datasets else (),
         )
@@ -91,22 +92,26 @@ class SpanIndex:
     codec: NDArray[np.int8]
     xxh3: NDArray[np.uint64]
     codec_names: tuple[str, ...]
-    foreign: bool
+    foreign: NDArray[np.bool_]
+    """Whether each shard is another tool's."""
     text_bytes: NDArray[np.uint8]
     text_offsets: NDArray[np.int64]
     """Transcripts that are in no tar, as the ids are; empty if there are none."""
     has_text: NDArray[np.bool_]
 
     @classmethod
-    def from_table(cls, table: pa.Table, rows_per_shard: NDArray[np.int64], *, foreign: bool = False) -> "SpanIndex":
+    def from_table(
+        cls, table: pa.Table, rows_per_shard: NDArray[np.int64], *, foreign: NDArray[np.bool_] | None = None
+    ) -> "SpanIndex":
         """Take the columns of INDEX_COLUMNS out of a table of the whole dataset, in dataset order.
 
         Args:
             table: The columns; of adopted tars with TEXT_COLUMN, if there is one.
             rows_per_shard: Utterances of each shard.
-            foreign: Whether the tars are another tool's.
+            foreign: Whether each shard is another tool's; none of them by default.
         """
-        texts = table[TEXT_COLUMN] if foreign and TEXT_COLUMN in table.column_names else None
+        foreign = np.zeros(len(rows_per_shard), np.bool_) if foreign is None else foreign
+        texts = table[TEXT_COLUMN] if foreign.any() and TEXT_COLUMN in table.column_names else None
         table = table.select(list(INDEX_COLUMNS)).combine_chunks()
         key_bytes, key_offsets = _string_arrays(table["key"])
         text_bytes, text_offsets = _string_arrays(pa.chunked_array([[]], pa.string()) if texts is None else texts)
@@ -154,7 +159,7 @@ class SpanIndex:
             sample_rate=self.sample_rate[rows],
             channels=self.channels[rows],
             xxh3=self.xxh3[rows],
-            foreign=self.foreign,
+            foreign=tuple(self.foreign[shard].tolist()),
             texts=tuple(self.text(row) for row in rows.tolist()) if len(self.has_text) else None,
         )
 

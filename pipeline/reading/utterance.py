@@ -95,7 +95,7 @@ def split_span(spec: BatchSpec, row: int, span: memoryview, tar: str) -> Members
     if len(audio) != 1:
         found = f"{len(audio)} audio members ({', '.join(parts)})"
         raise UtteranceError(f"{where_it_is(spec, row, tar)}: {found}, expected one")
-    if spec.foreign:
+    if spec.foreign[row]:
         return _foreign_members(spec, row, parts, parts[audio[0]], tar)
     try:
         text = str(parts["txt"], "utf-8") if "txt" in parts else None
