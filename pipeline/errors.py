@@ -5,6 +5,7 @@
     │   └── ShardingError (RuntimeError)  ranks and shards do not fit together
     ├── DataError                         the data is corrupt, stale or missing: look at the file named
     └── StorageError      (OSError)       a disk or a store did not do what it was asked
+        └── AccessError                   a store refuses: change credentials or rights
 
 Each is built from one message, so that it survives pickling and torch's re-raising in the training process.
 """
@@ -28,3 +29,7 @@ class DataError(UttershardError):
 
 class StorageError(UttershardError, OSError):
     """A file system or an object store failed; the message names the address and the operation."""
+
+
+class AccessError(StorageError):
+    """An object store refuses access; the message names the credentials tried and what to set. No retry changes it."""

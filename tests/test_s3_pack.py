@@ -21,11 +21,11 @@ from packed import run
 from s3_cases import stored
 from s3_server import ACCESS, BUCKET, READER, READER_SECRET, SECRET, S3Server
 from uttershard.pipeline import ShardLoader
-from uttershard.pipeline.errors import ConfigError, StorageError
+from uttershard.pipeline.errors import AccessError, ConfigError, StorageError
 from uttershard.pipeline.remote.faults import TransientError
 from uttershard.scripts.cli import main
 from uttershard.writers import pack, verify
-from uttershard.writers.cluster import ClusterSettings, TasksFailedError
+from uttershard.writers.cluster import ClusterSettings
 from uttershard.writers.pack_shard import ShardTask
 from uttershard.writers.progress import Silent
 from uttershard.writers.settings import PackSettings
@@ -204,8 +204,9 @@ def test_what_is_finished_is_kept_and_what_was_replaced_is_made_again(
 ) -> None:
     settings: dict[str, Any] = {"shards": SHARDS, "cluster": HERE, "storage_options": s3.options(proxy.endpoint)}
     proxy.faults = [Fault(match="shard-000003.tar", status=403)]
-    with pytest.raises(TasksFailedError, match=r"shard-000003\.tar: writing: access denied") as caught:
-        pack(corpus, address, retries=0, **settings)
+    with pytest.raises(AccessError, match=r"shard-000003\.tar: writing: access denied.*key of storage_opt") as caught:
+        pack(corpus, address, **{**settings, "cluster": ClusterSettings(n_workers=1, options={"processes": False})})
+    assert len([path for path in proxy.requests if "shard-000003.tar" in path]) == 1
     left = stored(s3, address)
     assert {name for name in left if "done" in name} == {f".uttershard/done/00000{shard}.json" for shard in range(3)}
     assert "dataset.json" not in left and ".uttershard/lock" not in left

@@ -41,7 +41,7 @@ class BatchDecoder:
         rows = audio.numpy()
         scratch = self._scratch_for(spec)
         parts = []
-        for row, part in enumerate(self._parts(spec)):
+        for row, part in enumerate(self._parts(spec, self.storage.read(spec.spans))):
             # FLAC decodes to float32 as fast as to int16, with the same values: then nothing is left to convert.
             in_place = channels == 1 and not self._form.changes(spec, row)
             place = rows[row, : lengths[row]] if in_place else scratch
@@ -56,21 +56,22 @@ class BatchDecoder:
     def packed(self, spec: BatchSpec, allocate: Allocate) -> Batch:
         """Decode a batch into one buffer, utterance after utterance: int16 if all of it is, else float32."""
         whole = INT16_CODECS.issuperset(spec.codecs) and not self._form.changes_any(spec)
+        spans = self.storage.read(spec.spans)
         if whole:
             try:
-                return self._pack(spec, allocate, torch.int16)
+                return self._pack(spec, spans, allocate, torch.int16)
             except _NotInt16:
                 pass  # one of them has more than 16 bits, which only its header tells
-        return self._pack(spec, allocate, torch.float32)
+        return self._pack(spec, spans, allocate, torch.float32)
 
-    def _pack(self, spec: BatchSpec, allocate: Allocate, dtype: torch.dtype) -> Batch:
+    def _pack(self, spec: BatchSpec, spans: Sequence[memoryview], allocate: Allocate, dtype: torch.dtype) -> Batch:
         lengths, channels = self._form.num_samples(spec), self._channels(spec)
         total = int(lengths.sum())
         packed = allocate((total,) if channels == 1 else (total, channels), dtype)
         flat, begin = packed.numpy(), 0
         scratch = self._scratch_for(spec) if dtype == torch.float32 else None
         parts = []
-        for row, part in enumerate(self._parts(spec)):
+        for row, part in enumerate(self._parts(spec, spans)):
             target = flat[begin : begin + int(lengths[row])]
             place = target.reshape(-1) if scratch is None else scratch
             samples = decode_utterance(spec, row, part.audio, self._form, place, self.tar(spec, row))
@@ -84,13 +85,13 @@ class BatchDecoder:
             begin += len(target)
         return self._batch(spec, parts, lengths, packed=packed)
 
-    def _parts(self, spec: BatchSpec) -> Iterator[Members]:
+    def _parts(self, spec: BatchSpec, spans: Sequence[memoryview]) -> Iterator[Members]:
         """Check and take apart one utterance after the other.
 
         One at a time, so that it is decoded while the check has it in the processor's cache: for WAV, reading a batch
         from memory a second time costs as much as all the rest.
         """
-        for row, span in enumerate(self.storage.read(spec.spans)):
+        for row, span in enumerate(spans):
             try:
                 part = split_span(spec, row, span, self.tar(spec, row))
             except UtteranceError:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..errors import ConfigError, DataError, StorageError, UttershardError
+from ..errors import AccessError, ConfigError, DataError, StorageError, UttershardError
 from .faults import (
     AttemptError,
     DeniedError,
@@ -73,7 +73,8 @@ def with_retries(
 
     Raises:
         DataError: The object is missing, or not the one expected.
-        StorageError: It is denied, or there was no answer in time.
+        AccessError: It is denied.
+        StorageError: There was no answer in time.
     """
     began = time.monotonic()
     attempts = 0
@@ -109,5 +110,5 @@ def explain(what: str, fault: AttemptError, hint: str) -> UttershardError:
     if isinstance(fault, ReplacedError):
         return DataError(f"{what}: {fault}. Start again with the dataset as it is now, or copy or pack it again")
     if isinstance(fault, DeniedError):
-        return StorageError(f"{what}: access denied ({fault}). {hint}")
+        return AccessError(f"{what}: access denied ({fault}). {hint}")
     return StorageError(f"{what}: could not be read ({fault})")

@@ -2,7 +2,7 @@
 
 What a task can meet, and what is done:
 
-    verdict      any UttershardError but a StorageError: raised here at once, no retry would change it
+    verdict      an AccessError, any other UttershardError but a StorageError: raised here at once, no retry changes it
     may pass     OSError, StorageError, a worker that died or lacks a module: given to another worker, after a while
     given up     it failed `retries` times more: noted, the other tasks are finished, then all of them are reported
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from distributed import Client, KilledWorker, get_worker
-from uttershard.pipeline.errors import StorageError, UttershardError
+from uttershard.pipeline.errors import AccessError, StorageError, UttershardError
 
 from ..commit import NoSpaceError
 from ..progress import Progress
@@ -249,6 +249,8 @@ def _guarded(function: Callable[[_Task], _Result], task: _Task) -> _Result | Utt
     """Run on the worker; errors come back as values, so that it is decided in one place what is done about them."""
     try:
         return function(task)
+    except AccessError as error:
+        return error
     except (OSError, ImportError, MemoryError) as error:
         return _Trouble(_portable(error), get_worker().address)
     except UttershardError as error:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from uttershard.pipeline.errors import ConfigError, StorageError, UttershardError
+from uttershard.pipeline.errors import AccessError, ConfigError, StorageError, UttershardError
 from uttershard.pipeline.remote.client import run
 from uttershard.pipeline.remote.faults import (
     AttemptError,
@@ -57,7 +57,8 @@ class Asking:
         Raises:
             ConditionError, GoneUploadError, UnsupportedError: Answers, for the caller to deal with.
             ConfigError: There is no such bucket.
-            StorageError: It is denied, refused, or there was no answer in time.
+            AccessError: It is denied.
+            StorageError: It is refused, or there was no answer in time.
         """
         began, attempts = time.monotonic(), 0
         told: TransientError | None = None
@@ -100,5 +101,5 @@ def _explain(what: str, fault: AttemptError, hint: str) -> UttershardError:
     if isinstance(fault, MissingError):
         return ConfigError(f"{what}: there is no such bucket ({fault}); make it first, or look at the address")
     if isinstance(fault, DeniedError):
-        return StorageError(f"{what}: access denied ({fault}). {hint}")
+        return AccessError(f"{what}: access denied ({fault}). {hint}")
     return StorageError(f"{what}: refused ({fault})")
