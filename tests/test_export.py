@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+from corpora import write_jsonl
 from uttershard.pipeline import ShardSet
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.writers import export, pack
@@ -62,6 +63,75 @@ def test_export_then_pack_gives_the_same_utterances(packed: Path, tmp_path: Path
     again = pack(source, tmp_path / "again", from_=layout, shards=1, workers=2, **settings)
     assert again.refused == 0
     assert content(tmp_path / "again") == content(packed)
+
+
+ODD_IDS = [
+    "a/b",
+    "a.b",
+    "..",
+    "😀",
+    "e\u0301",
+    "\u00e9",
+    "x" * 300,
+    "%2F",
+    "a\\b",
+    "it's",
+    "$(id)",
+    "-n",
+    "ab#range=1+2",
+]
+ODD_TEXTS = [
+    "  two  ends\t",
+    "tab\tin",
+    "no-break\u00a0",
+    "\u3000wide",
+    "",
+    None,
+    "ls\u2028x",
+    '"q"',
+    "'s",
+    "$HOME `x`",
+    "\x85nel",
+]
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of every codec and depth, many channels, odd ids and odd texts."""
+    folder = tmp_path_factory.mktemp("odd")
+    kinds = {"a.flac": (1, "PCM_16"), "b.wav": (2, "PCM_16"), "c.flac": (1, "PCM_24"), "d.wav": (8, "PCM_24")}
+    kinds |= {"e.wav": (1, "DOUBLE"), "f.mp3": (1, "MPEG_LAYER_III"), "g.ogg": (2, "VORBIS"), "h.ogg": (1, "OPUS")}
+    for number, (name, (channels, subtype)) in enumerate(kinds.items()):
+        samples = np.random.default_rng(number).uniform(-0.9, 0.9, (8007, channels))
+        soundfile.write(folder / name, samples, 16_000, subtype=subtype)
+    files, records = list(kinds), []
+    for number, key in enumerate(ODD_IDS):
+        text = ODD_TEXTS[number % len(ODD_TEXTS)]
+        records.append({"audio_filepath": files[number % len(files)], "id": key, "text": text})
+    pack(write_jsonl(folder / "m.jsonl", records), folder / "packed", shards=SHARDS, workers=2)
+    return folder / "packed"
+
+
+@pytest.mark.parametrize(
+    ("layout", "extract"), [("kaldi", False), ("espnet", True), ("lhotse", False), ("nemo", True), ("jsonl", False)]
+)
+def test_odd_ids_texts_and_audio_come_back(odd: Path, tmp_path: Path, layout: str, extract: bool) -> None:
+    def audio_and_text(dataset: Path, place: Path) -> dict[str, tuple[bytes, str | None]]:
+        utterances = read_utterances(ShardSet.open(str(dataset)), place)
+        return {each.key: (Path(each.audio.address).read_bytes(), each.text) for each in utterances}
+
+    summary = export(str(odd), layout, str(tmp_path / "out"), extract=extract)
+    source, settings = source_of(layout, tmp_path / "out", odd, extract=extract)
+    pack(source, tmp_path / "again", from_=layout, shards=1, workers=2, **settings)
+    expected = audio_and_text(odd, tmp_path / "before")
+    assert list(expected) != []
+    if layout in ("kaldi", "espnet"):
+        trimmed = {key for key, (_, text) in expected.items() if text and text != text.strip(" \t")}
+        assert summary.trimmed == len(trimmed) == 2
+        expected |= {key: (expected[key][0], str(expected[key][1]).strip(" \t")) for key in trimmed}
+    if layout == "nemo":  # which requires a text
+        expected = {key: (audio, text or "") for key, (audio, text) in expected.items()}
+    assert audio_and_text(tmp_path / "again", tmp_path / "after") == expected
 
 
 def test_extracted_audio_is_the_audio_that_was_packed(packed: Path, demo: Path, tmp_path: Path) -> None:

@@ -42,3 +42,7 @@ def export(
     for file in summary.files:
         typer.echo(file)
     typer.echo(f"{as_count(summary.utterances, 'utterance')} of {summary.dataset} for {to}")
+    if summary.trimmed:
+        typer.echo(
+            f"{as_count(summary.trimmed, 'text')} lost blanks at the ends, which tables of {to} have no place for"
+        )

@@ -13,7 +13,8 @@ from .files import write_table
 from .places import as_command
 from .utterances import Utterance
 
-_BLANKS = frozenset(" \t\n\v\f\r")
+BLANKS = " \t\n\v\f\r"
+"""What separates the fields of a table."""
 
 
 def write_kaldi(utterances: Iterable[Utterance], out: Path) -> list[Path]:
@@ -48,7 +49,7 @@ def write_kaldi(utterances: Iterable[Utterance], out: Path) -> list[Path]:
 
 
 def _field(value: str, key: str, what: str) -> str:
-    if not value or _BLANKS.intersection(value):
+    if not value or set(BLANKS).intersection(value):
         raise DataError(
             f"utterance {key!r}: the {what} {value!r} is empty or has a blank, which a Kaldi table can't hold"
         )

@@ -1,7 +1,7 @@
 """`export`: a dataset as other tools read it."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from uttershard.pipeline.dataset.files import StorageOptions
@@ -11,7 +11,7 @@ from uttershard.pipeline.errors import ConfigError
 from ..progress import Progress, Silent
 from .espnet import write_espnet
 from .jsonl import write_jsonl
-from .kaldi import write_kaldi
+from .kaldi import BLANKS, write_kaldi
 from .lhotse import write_lhotse
 from .nemo import write_nemo, write_nemo_tarred
 from .utterances import Utterance, absolute, read_utterances
@@ -21,6 +21,7 @@ LAYOUTS = ("kaldi", "espnet", "lhotse", "nemo", "jsonl", "webdataset")
 
 _WRITERS = {"kaldi": write_kaldi, "espnet": write_espnet, "lhotse": write_lhotse, "jsonl": write_jsonl}
 _AUDIO_FOLDER = "audio"
+_WITH_TABLES = frozenset({"kaldi", "espnet"})
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class ExportSummary:
     files: tuple[str, ...]
     utterances: int
     extracted: bool
+    trimmed: int = 0
+    """Texts that lost blanks at their ends, for which the tables of Kaldi and ESPnet have no place."""
 
 
 def export(
@@ -63,7 +66,7 @@ def export(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder}: holds something already; choose another folder, or empty it")
     folder.mkdir(parents=True, exist_ok=True)
-    listener = progress or Silent()
+    listener, trimmed = progress or Silent(), list[str]()
     listener.begin("export", utterances=opened.manifest.utterances, seconds=opened.manifest.seconds)
     try:
         if to == "webdataset":
@@ -72,10 +75,20 @@ def export(
         else:
             utterances = read_utterances(opened, folder.absolute() / _AUDIO_FOLDER if extract else None)
             write = _WRITERS.get(to) or (write_nemo if extract else write_nemo_tarred)
-            files = write(_watched(utterances, listener), folder)
+            watched = _watched(utterances, listener)
+            files = write(_trimmed(watched, trimmed) if to in _WITH_TABLES else watched, folder)
     finally:
         listener.end()
-    return ExportSummary(opened.address, to, tuple(map(str, files)), opened.manifest.utterances, extract)
+    return ExportSummary(opened.address, to, tuple(map(str, files)), opened.manifest.utterances, extract, len(trimmed))
+
+
+def _trimmed(utterances: Iterable[Utterance], noted: list[str]) -> Iterator[Utterance]:
+    """Take the blanks off the ends of texts, and note whose."""
+    for utterance in utterances:
+        text = utterance.text.strip(BLANKS) if utterance.text else utterance.text
+        if text != utterance.text:
+            noted.append(utterance.key)
+        yield replace(utterance, text=text)
 
 
 def _watched(utterances: Iterable[Utterance], listener: Progress) -> Iterator[Utterance]:
