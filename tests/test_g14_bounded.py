@@ -38,6 +38,31 @@ def test_batches_that_are_held_never_change(flac: Packed, hands: dict[str, Any])
     assert [seen(batch) for batch in held] == fresh
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_memory_that_workers_decode_into_is_used_again(flac: Packed, persistent: bool) -> None:
+    """A CPU's batches lie where the worker left them: a slot for each that a worker has, two for the trainer."""
+    loader = flac.loader(num_workers=2, multiprocessing_context="fork", persistent_workers=persistent)
+    places = set()
+    for epoch in range(4):
+        loader.set_epoch(epoch)
+        for batch in loader:
+            places.add(batch.audio.data_ptr())
+    assert len(places) <= 2 * 2 + 2
+
+
+def test_a_trainer_that_keeps_batches_leaves_workers_their_memory(flac: Packed) -> None:
+    loader = flac.loader(**FORKED)
+    held: list[Batch] = []
+    for epoch in range(3):
+        loader.set_epoch(epoch)
+        held += loader
+    assert len(held) > 2 * 2 + 2
+    assert loader._processes is not None
+    assert loader._processes._feed.held <= 2
+    held.clear()
+    assert loader._processes._feed.slots.lent == 0
+
+
 def test_what_a_trainer_makes_of_a_batch_keeps_its_memory(flac: Packed) -> None:
     """A view, a numpy array, a slice: as long as one is there, the buffer is not lent again."""
     loader = flac.loader(threads=2)

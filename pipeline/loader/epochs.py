@@ -193,14 +193,17 @@ class Epochs:
         frames = np.add.reduceat(self._frames(plan.rows, plan.epoch), plan.splits[:-1], dtype=np.int64)
         return StepSizes(frames, plan.longest.astype(np.int64) * np.diff(plan.splits))
 
-    def largest_batch_samples(self, plan: EpochPlan) -> int:
-        """Return the samples (of all channels) of the largest batch of this rank."""
+    def largest_batch_samples(self, plan: EpochPlan, *, padded: bool) -> int:
+        """Return the samples (of all channels) of the largest batch of this rank, maybe with those of its padding."""
         rows, form = self._corpus.real_rows(plan.rows), self.form
         samples = self.index.num_samples[rows].astype(np.int64)
         if form.sample_rate is not None:
             samples = -(-samples * form.sample_rate // self._rates(plan.rows, plan.epoch))
         samples *= form.channels or self.index.channels[rows]
-        return int(np.add.reduceat(samples, plan.splits[:-1]).max(initial=0))
+        begins = plan.splits[:-1]
+        if padded:
+            return int((np.maximum.reduceat(samples, begins) * np.diff(plan.splits)).max(initial=0))
+        return int(np.add.reduceat(samples, begins).max(initial=0))
 
     def describe(self) -> dict[str, Any]:
         """Return all that a plan depends on as JSON values, equal if and only if the plans are."""

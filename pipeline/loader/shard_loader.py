@@ -352,13 +352,14 @@ class ShardLoader:
     def _decode(self, plan: EpochPlan, specs: Generator[BatchSpec]) -> Iterator[Batch]:
         pin = self._workers.pin(self._device)
         if self._workers.num_workers:
-            slot_bytes = self._slot_bytes(plan)
+            padded = self._device.type == "cpu"
+            slot_bytes = self._slot_bytes(plan, padded=padded)
             if self._processes is not None and not (
                 self._processes.reusable and slot_bytes <= _SLOT_SLACK * self._processes.slot_bytes
             ):
                 self._processes = None  # frees its shared memory before more is asked for
             if self._processes is None:
-                self._processes = WorkerPool(self._decoder, self._workers, slot_bytes)
+                self._processes = WorkerPool(self._decoder, self._workers, slot_bytes, padded=padded)
             batches = self._processes.decode(specs)
         else:
             threads = self._workers.decode_threads
@@ -385,7 +386,8 @@ class ShardLoader:
     def _decode_step(self, plan: EpochPlan, decode: Callable[[BatchSpec], Batch], step: int) -> Batch:
         return decode(next(self._epochs.specs(plan, range(step, step + 1))))
 
-    def _slot_bytes(self, plan: EpochPlan) -> int:
+    def _slot_bytes(self, plan: EpochPlan, *, padded: bool) -> int:
         as_stored = self._form == AudioForm() and self._processing.map_utterance is None
         all_int16 = as_stored and _INT16_CODECS.issuperset(self._epochs.index.codec_names)
-        return self._epochs.largest_batch_samples(plan) * (2 if all_int16 else 4)
+        sample_bytes = 2 if all_int16 and not padded else 4
+        return self._epochs.largest_batch_samples(plan, padded=padded) * sample_bytes

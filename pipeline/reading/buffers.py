@@ -39,12 +39,14 @@ class BufferPool:
         """
         self._collect()
         nbytes = math.prod(shape) * dtype.itemsize
-        buffer = self._take(nbytes)
+        return self._lend(self._take(nbytes), nbytes).view(dtype).view(shape)
+
+    def _lend(self, buffer: NDArray[np.uint8], nbytes: int) -> torch.Tensor:
         # torch keeps this very array alive as long as any tensor uses the memory; when it goes, so has the batch.
         lent = buffer[:nbytes].view()
         watch = weakref.ref(lent, self._returned.append)
         self._lent[id(watch)] = (watch, buffer)
-        return torch.from_numpy(lent).view(dtype).view(shape)
+        return torch.from_numpy(lent)
 
     def _take(self, nbytes: int) -> NDArray[np.uint8]:
         for _ in range(len(self._free)):
@@ -68,3 +70,31 @@ class BufferPool:
             entry = self._lent.pop(id(watch), None)
             if entry is not None:
                 self._free.append(entry[1])
+
+
+class SlotPool(BufferPool):
+    """Lends the buffers it was given, and no others.
+
+    Args:
+        slots: uint8 [slots, bytes of each].
+    """
+
+    def __init__(self, slots: torch.Tensor) -> None:
+        super().__init__(max_free=len(slots))
+        self._free.extend(slots.numpy())
+        self._begin, (self._count, self._slot_bytes) = slots.data_ptr(), slots.shape
+
+    @property
+    def lent(self) -> int:
+        """How many slots are lent."""
+        self._collect()
+        return self._count - len(self._free)
+
+    def take(self) -> torch.Tensor | None:
+        """Return a slot as an uninitialised uint8 tensor; None if all are lent."""
+        self._collect()
+        return self._lend(self._free.pop(), self._slot_bytes) if self._free else None
+
+    def number(self, lent: torch.Tensor) -> int:
+        """Return which slot a tensor is on."""
+        return (lent.data_ptr() - self._begin) // self._slot_bytes
