@@ -7,7 +7,7 @@ import pytest
 from uttershard.pipeline import ShardLoader, ShardSet
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.pipeline.planning.settings import Filters
-from uttershard.writers import merge, pack, subset, verify
+from uttershard.writers import export, merge, pack, subset, verify
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +101,13 @@ def test_subset_and_merge_refuse_what_makes_no_sense(parts: tuple[Path, Path], t
         subset(str(parts[0]), str(parts[1]))
     with pytest.raises(ConfigError, match="1 prefixes for 2 datasets"):
         merge([str(part) for part in parts], str(tmp_path / "x"), prefixes=["a"])
+
+
+def test_what_is_merged_is_exported_whole(parts: tuple[Path, Path], tmp_path: Path) -> None:
+    merge([str(parts[0]), str(parts[0])], str(tmp_path / "all"), prefixes=["a/", "b/"])
+    export(str(tmp_path / "all"), "webdataset", str(tmp_path / "tars"), extract=True)
+    assert len(list((tmp_path / "tars").glob("*.tar"))) == 4
+    with pytest.raises(ConfigError, match=r"NeMo can't find .*extract"):
+        export(str(tmp_path / "all"), "nemo", str(tmp_path / "nemo"))
+    export(str(tmp_path / "all"), "jsonl", str(tmp_path / "jsonl"), extract=True)
+    assert len(list((tmp_path / "jsonl").rglob("audio/*/*"))) == 200

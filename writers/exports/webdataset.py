@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import fsspec
+from uttershard.pipeline.dataset.manifest import shard_names
 
 from ..commit import storage_errors
 from .files import new_file
@@ -18,7 +19,7 @@ def write_webdataset(tars: Sequence[str], out: Path, *, extract: bool) -> list[P
     listed, written = list(tars), []
     if extract:
         for index, tar in enumerate(tars):
-            copy = out / Path(tar).name
+            copy = out / shard_names(index)[0]  # parts of a merged dataset have tars of one name
             with storage_errors(copy), fsspec.open(tar, "rb") as source, copy.open("wb") as target:
                 shutil.copyfileobj(source, target, _COPY_BYTES)
             listed[index] = copy.name
