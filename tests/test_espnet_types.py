@@ -268,10 +268,10 @@ def test_the_rest_of_an_epoch_is_dealt_anew(batch_type: str, left: int) -> None:
         ("unsorted", {"batch_size": 4, "sort_batch": "ascending"}, "sort_batch='ascending' is not used by"),
         (
             "bucket",
-            {"batch_bins": 9, "min_batch_size": 2},
-            "min_batch_size=2 is not used by batch_type='bucket'",
+            {"batch_bins": 9, "drop_last": True},
+            "drop_last=True is not used by batch_type='bucket'",
         ),
-        ("sorted", {"batch_size": 4, "min_batch_size": 2}, "but by 'folded', 'length', 'numel', 'catpow'"),
+        ("sorted", {"batch_size": 4, "min_batch_size": 2}, "but by 'bucket', 'folded', 'length', 'numel', 'catpow'"),
         ("length", {"batch_bins": 9, "quadratic": 100}, "quadratic=100 is not used by batch_type='length'"),
         ("length", {"batch_bins": 9, "oversize": "drop"}, "oversize='drop' is not used by batch_type='length'"),
         ("length", {"batch_bins": 9, "windows": 2}, "windows=2 is not used by batch_type='length'"),

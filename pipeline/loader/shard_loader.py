@@ -103,7 +103,8 @@ class ShardLoader:
             much each process fetches ahead, see StorageSettings; never changes the batches.
         read_timeout, read_deadline: Limits on reading from a store, see Limits.
         rules: min_batch_size, drop_last, sort_in_batch, sort_batch, length_columns, length_dims, fold_lengths, padded,
-            category, upsampling_factor, scaling_factor: of ESPnet's batch types, see EspnetRules.
+            category, upsampling_factor, scaling_factor: of ESPnet's batch types, see EspnetRules. "bucket" has
+            min_batch_size too, and keeps to batch_bins all the same, see Batching.
         num_workers, threads, prefetch_factor, persistent_workers, multiprocessing_context, timeout, pin_memory:
             Where decoding runs, see Workers; never changes the batches.
 

@@ -35,7 +35,7 @@ FRAMES = "frames"
 
 _SORTED = ("sorted", "folded", "length", "numel")
 _USED_BY = {
-    "min_batch_size": ("folded", "length", "numel", "catpow"),
+    "min_batch_size": ("bucket", "folded", "length", "numel", "catpow"),
     "max_batch_size": ("catpow",),
     "drop_last": ("unsorted", "sorted", "folded", "length", "numel", "catpow"),
     "sort_in_batch": _SORTED,
@@ -180,7 +180,7 @@ def parse_rules(batch_type: BatchType, max_batch_size: int | None, settings: Rul
         given: dict[str, Any] = dict(settings)
         return EspnetRules(batch_type, max_batch_size=max_batch_size, **given)
     for name, value in settings.items():
-        if value is not None:
+        if value is not None and batch_type not in _USED_BY[name]:
             raise unused(name, value, batch_type)
     return None
 

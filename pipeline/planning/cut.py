@@ -61,6 +61,16 @@ def count_batches(stairs: Staircase, batching: Batching) -> int:
     return sum(count for _, count in runs)
 
 
+def count_in_batches(stairs: Staircase, batching: Batching) -> int:
+    """Return how many utterances can be in batches of `min_batch_size` or more; the rest is less than one of these."""
+    size, batches = stairs.utterances, count_batches(stairs, batching)
+    if size >= batches * batching.fewest:
+        return size
+    if batching.batch_bins is None:
+        return (batches - 1) * (batching.batch_size or 1)
+    return _cut(stairs, batching.batch_bins, 0, batching.max_batch_size or size, batches - 1)[1]
+
+
 def cut_exactly(stairs: Staircase, batching: Batching, batches: int) -> NDArray[np.int64]:
     """Return the bounds of exactly so many batches, alike in fill.
 
@@ -70,8 +80,18 @@ def cut_exactly(stairs: Staircase, batching: Batching, batches: int) -> NDArray[
         batches: from `count_batches` up to n.
 
     Returns:
-        int64[batches + 1]: batch i holds positions `bounds[i]` up to `bounds[i + 1]`, at least one.
+        int64[batches + 1]: batch i holds positions `bounds[i]` up to `bounds[i + 1]`, at least `min_batch_size` if
+        there are enough for all, else at least one.
     """
+    bounds, size = _cut_bounds(stairs, batching, batches), stairs.utterances
+    if batching.fewest == 1 or size < batches * batching.fewest:
+        return bounds
+    # Only the last batch can be smaller. It takes from the one before, which may take in turn; so many of any utterance
+    # fit the budget.
+    return np.minimum(bounds, size - batching.fewest * np.arange(batches, -1, -1))
+
+
+def _cut_bounds(stairs: Staircase, batching: Batching, batches: int) -> NDArray[np.int64]:
     size = stairs.utterances
     if batches == size:
         return np.arange(size + 1)
@@ -81,7 +101,7 @@ def cut_exactly(stairs: Staircase, batching: Batching, batches: int) -> NDArray[
             return np.minimum(np.arange(batches + 1) * (batching.batch_size or 1), size)
         return np.arange(batches + 1) * size // batches
     most = batching.max_batch_size or size
-    runs = np.array(_cut_finer(stairs, batching.batch_bins, most, batches), np.int64)
+    runs = np.array(_cut_finer(stairs, batching.batch_bins, batching.fewest, most, batches), np.int64)
     bounds = np.zeros(int(runs[:, 1].sum()) + 1, np.int64)
     np.cumsum(np.repeat(runs[:, 0], runs[:, 1]), out=bounds[1:])
     if bounds.size != batches + 1 or not bounds[-2] < size <= bounds[-1]:
@@ -93,7 +113,7 @@ def cut_exactly(stairs: Staircase, batching: Batching, batches: int) -> NDArray[
     return bounds
 
 
-def _cut_finer(stairs: Staircase, batch_bins: int, most: int, batches: int) -> list[tuple[int, int]]:
+def _cut_finer(stairs: Staircase, batch_bins: int, fewest: int, most: int, batches: int) -> list[tuple[int, int]]:
     """Return the cut at the smallest budget that needs no more than `batches`, brought to exactly so many.
 
     That budget may need fewer, and one less needs more. Giving one more of the first batches the smaller budget adds
@@ -102,20 +122,22 @@ def _cut_finer(stairs: Staircase, batch_bins: int, most: int, batches: int) -> l
     """
 
     def fits(budget: int, finer: int) -> bool:
-        return _cut(stairs, budget, finer, most, batches)[1] >= stairs.utterances
+        return _cut(stairs, budget, finer, most, batches, fewest)[1] >= stairs.utterances
 
     # No batch is charged more than its budget, so that batches * budget covers all charges: most budgets need no try.
-    # Not so below the longest utterance, which is let through alone.
+    # Not so below the longest utterance, which is let through alone, or with as many as a batch must have.
     charged = sum(map(operator.mul, stairs.costs, map(operator.sub, stairs.ends, [0, *stairs.ends])))
     least = -(-charged // batches)
-    if least <= stairs.costs[0]:
+    if least <= stairs.costs[0] * fewest:
         least = 1
     budget = least + bisect.bisect_left(range(least, batch_bins), True, key=lambda b: fits(b, 0))
     finer = bisect.bisect_left(range(1, batches), True, key=lambda j: not fits(budget, j))
-    return _cut(stairs, budget, finer, most, batches)[0]
+    return _cut(stairs, budget, finer, most, batches, fewest)[0]
 
 
-def _cut(stairs: Staircase, budget: int, finer: int, most: int, batches: int) -> tuple[list[tuple[int, int]], int]:
+def _cut(
+    stairs: Staircase, budget: int, finer: int, most: int, batches: int, fewest: int = 1
+) -> tuple[list[tuple[int, int]], int]:
     """Return a greedy cut of at most so many batches: the first `finer` at `budget - 1`, the others at `budget`.
 
     It comes as runs of (utterances of a batch, number of such batches), and the position where it ends: before the
@@ -127,7 +149,9 @@ def _cut(stairs: Staircase, budget: int, finer: int, most: int, batches: int) ->
     for allowance, left in ((budget - 1, finer), (budget, batches - finer)):
         while left and position < size:
             stair = bisect.bisect_right(ends, position, stair)
-            utterances = allowance // costs[stair] or 1
+            utterances = allowance // costs[stair]
+            if utterances < fewest:
+                utterances = fewest
             if utterances > most:
                 utterances = most
             # As many batches as start on this stair; the last of them may end on a lower one.

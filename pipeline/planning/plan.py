@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ..errors import ConfigError, ShardingError
 from .bucket import LengthOrder, bucket_edges, length_order
 from .corpus import Corpus
+from .cut import charge_lengths, count_in_batches
 from .elastic import Stage, deal_rest
 from .espnet import batches_of_rank
 from .hashing import Stream, stage_salt, stream_key
@@ -259,8 +260,13 @@ def _cut_group(
     if batching.rules is None:
         edges = bucket_edges(int(corpus.frames.max()), batching.bucket_width)
         orders = [length_order(of_rank, corpus.frames, edges, key) for of_rank in rows]
+        everything = [order.rows.size for order in orders]
+        if batching.fewest > 1 and not rest:
+            orders = [_without_small_rest(order, batching) for order in orders]
         lengths = [order.lengths for order in orders]
         cuts = cut_equally(lengths, shards, batching, seed=seed, epoch=epoch, salt=salt, rest=rest)
+        left_out = [all_of_it - order.rows.size for all_of_it, order in zip(everything, orders, strict=True)]
+        cuts = [cut.without(utterances) for cut, utterances in zip(cuts, left_out, strict=True)]
     else:
         made = [batches_of_rank(corpus, of_rank, batching, key, rest=rest) for of_rank in rows]
         orders = [LengthOrder(of_rank.rows, corpus.frames[of_rank.rows]) for of_rank in made]
@@ -270,6 +276,12 @@ def _cut_group(
     for rank in lent:
         cuts[rank] = replace(cuts[rank], filler=np.ones_like(cuts[rank].filler))
     return orders, cuts
+
+
+def _without_small_rest(order: LengthOrder, batching: Batching) -> LengthOrder:
+    """Return an order without the last utterances, if they are too few for min_batch_size."""
+    size = count_in_batches(charge_lengths(order.lengths, batching), batching)
+    return LengthOrder(order.rows[:size], order.lengths[:size])
 
 
 def _lend(rows: list[NDArray[np.int64]], frames: NDArray[np.int32]) -> list[int]:
@@ -300,18 +312,24 @@ def count_oversize(corpus: Corpus, batching: Batching) -> int:
         ordinals = np.flatnonzero(over)
         longest = int(ordinals[np.argmax(corpus.frames[ordinals])])
         seconds = float(limit * corpus.frame_shift)
+        enough = batching.fewest * batching.cost_of(int(corpus.frames[longest]))
+        others = "oversize='drop' or 'alone'" if batching.fewest == 1 else "oversize='drop', or lower min_batch_size"
         raise ConfigError(
             f"{count} of {corpus.filtered['kept']} utterances are longer than batch_bins={batching.batch_bins} "
-            f"allows ({limit} frames, {seconds:g} s); the longest is {corpus.describe(longest)}: set batch_bins to "
-            f"{batching.cost_of(int(corpus.frames[longest]))} or more, max_seconds={seconds:g}, or oversize='drop' "
-            "or 'alone'"
+            f"allows{_in_batches_of(batching)} ({limit} frames, {seconds:g} s); the longest is "
+            f"{corpus.describe(longest)}: set batch_bins to {enough} or more, max_seconds={seconds:g}, or {others}"
         )
     if count and count == corpus.filtered["kept"] and batching.oversize == "drop":
         raise ConfigError(
-            f"all {count} utterances are longer than batch_bins={batching.batch_bins} allows ({limit} frames, "
-            f"{float(limit * corpus.frame_shift):g} s), and oversize='drop' drops them: set a larger batch_bins"
+            f"all {count} utterances are longer than batch_bins={batching.batch_bins} allows{_in_batches_of(batching)} "
+            f"({limit} frames, {float(limit * corpus.frame_shift):g} s), and oversize='drop' drops them: set a larger "
+            "batch_bins"
         )
     return count
+
+
+def _in_batches_of(batching: Batching) -> str:
+    return "" if batching.min_batch_size is None else f" with min_batch_size={batching.min_batch_size}"
 
 
 def _without_oversize(rows: NDArray[np.int64], corpus: Corpus, batching: Batching) -> NDArray[np.int64]:

@@ -145,6 +145,8 @@ class Batching:
         batch_bins: frames a batch may hold, padding included: `len(batch) * longest <= batch_bins`.
         batch_size: utterances of every batch, instead of batch_bins.
         max_batch_size: most utterances of a batch, besides batch_bins.
+        min_batch_size: fewest utterances of a batch. An utterance that so many of would exceed batch_bins counts as
+            too long (see `oversize`), and a rank's last utterances that make no batch are left out and counted.
         quadratic: frames Q at which the quadratic part of a model (attention) costs as much as the linear one. An
             utterance of L frames then counts as `L + L * L / Q` frames, rounded up, against batch_bins.
         longest_first: the heaviest batch is step 0, so that out-of-memory shows at once.
@@ -167,6 +169,7 @@ class Batching:
     batch_bins: int | None = None
     batch_size: int | None = None
     max_batch_size: int | None = None
+    min_batch_size: int | None = None
     quadratic: int | None = None
     longest_first: bool = False
     oversize: Oversize = "error"
@@ -184,7 +187,7 @@ class Batching:
                 f"batch_bins={self.batch_bins} and batch_size={self.batch_size}: give exactly one of them, batch_bins "
                 "for a budget in frames (padding included) or batch_size for a fixed number of utterances"
             )
-        for name in ("batch_bins", "batch_size", "max_batch_size", "quadratic", "windows"):
+        for name in ("batch_bins", "batch_size", "max_batch_size", "min_batch_size", "quadratic", "windows"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, parse_int(name, value, 1))
@@ -193,6 +196,7 @@ class Batching:
         for name in ("longest_first", "shuffle"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name}={getattr(self, name)!r} is no truth value: give True or False")
+        self._check_fewest()
         if not self.shuffle:
             self._check_fixed()
         width = self.bucket_width
@@ -225,6 +229,17 @@ class Batching:
             raise ConfigError(
                 f"equal_steps='split' would cut the batches of batch_type={rules.batch_type!r} finer than ESPnet's "
                 "rule does: choose 'pad' (ranks with fewer batches repeat some, marked as filler), 'drop' or 'off'"
+            )
+
+    def _check_fewest(self) -> None:
+        for name in ("max_batch_size", "batch_size"):
+            most = getattr(self, name)
+            if most is not None and most < self.fewest:
+                raise ConfigError(f"min_batch_size={self.min_batch_size} is above {name}={most}: lower it")
+        if self.fewest > 1 and self.oversize == "alone":
+            raise ConfigError(
+                f"oversize='alone' makes batches of one utterance, which min_batch_size={self.min_batch_size} rules "
+                "out: choose 'drop' or 'error'"
             )
 
     def _check_fixed(self) -> None:
@@ -265,7 +280,13 @@ class Batching:
         """Longest utterance that fits the budget, in frames (0: none does); None if there is no hard budget."""
         if self.batch_bins is None or self.rules is not None:
             return None
-        return bisect.bisect_right(range(1, self.batch_bins + 1), self.batch_bins, key=self.cost_of)
+        share = self.batch_bins // self.fewest
+        return bisect.bisect_right(range(1, share + 1), share, key=self.cost_of)
+
+    @property
+    def fewest(self) -> int:
+        """Fewest utterances of a batch."""
+        return self.min_batch_size or 1
 
     def cost_of(self, frames: int) -> int:
         """Return what an utterance of so many frames counts against batch_bins."""
@@ -305,7 +326,12 @@ def make_batching(
     """
     parsed = parse_rules(batch_type, max_batch_size, rules)
     if parsed is None:
-        return Batching(max_batch_size=max_batch_size, equal_steps=equal_steps or "split", **settings)
+        return Batching(
+            max_batch_size=max_batch_size,
+            min_batch_size=rules.get("min_batch_size"),
+            equal_steps=equal_steps or "split",
+            **settings,
+        )
     return Batching(equal_steps=equal_steps or "pad", rules=parsed, **settings)
 
 

@@ -100,9 +100,13 @@ def cut_equally(
             steps = max(counts)
             if not rest:
                 _check_split(stairs, logical_shards, steps, batching)
+            own = [
+                min(steps, max(count, each.utterances // batching.fewest))
+                for count, each in zip(counts, stairs, strict=True)
+            ]
             return [
                 _pad(cut_exactly(*pair), steps, stream_key(Stream.FILLER_BATCHES, seed, epoch, rank, *more))
-                for rank, pair in enumerate(_own(stairs, batching, [min(steps, each.utterances) for each in stairs]))
+                for rank, pair in enumerate(_own(stairs, batching, own))
             ]
         case _:
             bounds = [cut_exactly(*pair) for pair in _own(stairs, batching, counts)]
@@ -190,11 +194,12 @@ def _draw(batches: int, chosen: int, key: int) -> NDArray[np.int64]:
 def _check_split(stairs: Sequence[Staircase], logical_shards: Sequence[str], steps: int, batching: Batching) -> None:
     sizes = [of_rank.utterances for of_rank in stairs]
     rank = int(np.argmin(sizes))
-    if sizes[rank] < steps:
+    if sizes[rank] < steps * batching.fewest:
+        at_least = "" if batching.min_batch_size is None else f" of min_batch_size={batching.min_batch_size}"
         raise ShardingError(
             f"rank {rank} reads {logical_shards[rank]}, which has {sizes[rank]} utterances after "
-            f"filtering, but the epoch has {steps} steps, which no split of them makes: use {_fewer(batching)}, a "
-            f"larger {_describe_size(batching)}, or equal_steps='drop' or 'pad'"
+            f"filtering, but the epoch has {steps} steps{at_least}, which no split of them makes: use "
+            f"{_fewer(batching)}, a larger {_describe_size(batching)}, or equal_steps='drop' or 'pad'"
         )
 
 
