@@ -72,7 +72,7 @@ def measure(manifest: Path, folder: Path) -> dict[str, Any]:
     def run(function: Any, tasks: Any) -> Any:
         return ((number, function(task)) for number, task in enumerate(tasks))
 
-    probed = timed("probe", probe_corpus, listing.utterances, settings, run)
+    probed = timed("probe", probe_corpus, listing, settings, run)
     dealt = timed(
         "assign", lambda: assign(probed.utterances["key"], probed.utterances["seconds"].to_numpy(), SHARDS, 0)
     )

@@ -1,7 +1,7 @@
 """The fingerprint of a pack job: all that decides its bytes, in parts, so that a refusal can say which part changed."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -61,12 +61,8 @@ def _options(settings: PackSettings) -> dict[str, Any]:
 
 
 def _inputs(listing: Listing) -> dict[str, Any]:
-    table = listing.utterances
-    table = table.set_column(
-        table.schema.get_field_index("uri"), "uri", _relative(table["uri"], listing.root.rstrip("/") + "/")
-    )
-    digests = {part: _digest(table.select(list(columns))) for part, columns in _INPUTS.items()}
-    return {"utterances": table.num_rows, **digests}
+    digests = {part: _digest(listing, columns) for part, columns in _INPUTS.items()}
+    return {"utterances": len(listing), **digests}
 
 
 def _relative(uris: pa.ChunkedArray, root: str) -> pa.ChunkedArray:
@@ -74,11 +70,14 @@ def _relative(uris: pa.ChunkedArray, root: str) -> pa.ChunkedArray:
     return pc.if_else(below, pc.utf8_slice_codeunits(uris, len(root)), uris)
 
 
-def _digest(table: pa.Table) -> str:
+def _digest(listing: Listing, columns: Iterable[str]) -> str:
     digest = FileDigest()
-    for column in table.columns:
+    root = listing.root.rstrip("/") + "/"
+    for name in columns:
+        column = listing.utterances[name]
         for start in range(0, len(column), _ROWS):
-            for piece in _bytes_of(column.slice(start, _ROWS)):
+            run = column.slice(start, _ROWS)
+            for piece in _bytes_of(_relative(run, root) if name == "uri" else run):
                 digest.update(piece)
     return digest.text()
 
@@ -86,7 +85,7 @@ def _digest(table: pa.Table) -> str:
 def _bytes_of(column: pa.ChunkedArray) -> Iterator[bytes]:
     """Yield what a run of values is, whatever the chunks and buffers it lies in."""
     yield np.packbits(pc.is_null(column).to_numpy()).tobytes()
-    if pa.types.is_string(column.type):
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         yield pc.fill_null(pc.binary_length(column), -1).to_numpy().astype("<i4").tobytes()
         yield "".join(pc.fill_null(column, "").to_pylist()).encode("utf-8")
     else:

@@ -15,7 +15,10 @@ _SURELY_GOOD = r"^[\x21-\x7e]+$"
 
 
 def refuse_bad_ids(listing: Listing) -> Listing:
-    """Refuse ids that are empty, hold control characters or come a second time; both places of a pair are named."""
+    """Refuse ids that are empty, hold control characters or come a second time; both places of a pair are named.
+
+    The listing itself is changed, and returned.
+    """
     table = listing.utterances
     refused = list(listing.refused)
     kept = np.ones(table.num_rows, dtype=bool)
@@ -30,13 +33,17 @@ def refuse_bad_ids(listing: Listing) -> Listing:
             kept[row] = False
             here, there = table["origin"][row].as_py(), table["origin"][first].as_py()
             refused.append(Refusal(table["key"][row].as_py(), here, f"the id is there twice: at {there} and at {here}"))
-    utterances = table if kept.all() else table.filter(pa.array(kept))
-    return Listing(utterances, refused, listing.root, listing.searched)
+    del table
+    if not kept.all():
+        mask = pa.array(kept)
+        listing.rebuild(lambda column: column.filter(mask))
+    listing.refused = refused
+    return listing
 
 
 def duplicate_rows(keys: pa.ChunkedArray) -> list[tuple[int, int]]:
     """Return (row, row of the first with the same key) of each row whose key came before."""
-    hashes = _hashes(keys)
+    hashes = hash_strings(keys)
     ordered = np.sort(hashes)
     repeated = ordered[1:][ordered[1:] == ordered[:-1]]
     if not len(repeated):
@@ -51,11 +58,11 @@ def duplicate_rows(keys: pa.ChunkedArray) -> list[tuple[int, int]]:
     return pairs
 
 
-def _hashes(keys: pa.ChunkedArray) -> NDArray[np.uint64]:
-    """Return 64 bits of each key: 8 bytes where a hash table of strings takes 130."""
-    runs = (keys.slice(start, _RUN).to_pylist() for start in range(0, len(keys), _RUN))
-    digests = (xxhash.xxh3_64_intdigest(key.encode("utf-8")) for run in runs for key in run)
-    return np.fromiter(digests, np.uint64, len(keys))
+def hash_strings(strings: pa.ChunkedArray) -> NDArray[np.uint64]:
+    """Return 64 bits of each string: 8 bytes where a hash table of strings takes 130."""
+    runs = (strings.slice(start, _RUN).to_pylist() for start in range(0, len(strings), _RUN))
+    digests = (xxhash.xxh3_64_intdigest(each.encode("utf-8")) for run in runs for each in run)
+    return np.fromiter(digests, np.uint64, len(strings))
 
 
 def _doubtful_rows(keys: pa.ChunkedArray) -> list[int]:

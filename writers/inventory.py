@@ -7,14 +7,14 @@ job is noticed, and into the estimate of how large the dataset will be.
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from uttershard.pipeline.dataset.files import local_path
 
-from .listing import PIPE, SCHEMA, Listing, Refusal
+from .audio_rows import AudioRows
+from .listing import PIPE, Listing, Refusal
 from .locators import Place, parse_parts, parse_place
 
 _CHUNK = 4096
@@ -23,39 +23,45 @@ _THREADS = 16
 
 
 def take_inventory(listing: Listing) -> Listing:
-    """Add a column `size` (int64 bytes of the file; null for pipes and remote files) and sort by key.
+    """Sort a listing by key and add a column `size` (int64 bytes of the file; null for pipes and remote files).
 
     Sorted, since what follows (fingerprint, shuffle) must not depend on the order in which a corpus is listed.
-    The table is taken over, and the listing that was given is empty afterwards: there is memory for one, not for two.
+    The listing itself is changed, and returned.
     """
-    table = listing.utterances
-    if not table.num_rows:
-        return replace(listing, utterances=table.append_column("size", pa.nulls(0, pa.int64())))
-    uris = table["uri"].combine_chunks().dictionary_encode()
-    sizes, reasons = _look_up(uris.dictionary)
-    file_of_row = uris.indices.to_numpy(zero_copy_only=False)
-    refused = list(listing.refused)
+    if not len(listing):
+        listing.utterances = listing.utterances.append_column("size", pa.nulls(0, pa.int64()))
+        return listing
+    _sort(listing)
+    files = AudioRows.of(listing.utterances["uri"])
+    sizes, reasons = _look_up(files)
+    table = listing.utterances.append_column("size", sizes.take(pa.array(files.file_of_row)))
+    listing.utterances = table
     if reasons:
-        bad = np.isin(file_of_row, list(reasons))
+        bad = np.isin(files.file_of_row, list(reasons))
         for row in np.flatnonzero(bad).tolist():
-            reason = reasons[int(file_of_row[row])]
-            refused.append(Refusal(table["key"][row].as_py(), table["origin"][row].as_py(), reason))
-    table = table.append_column("size", sizes.take(uris.indices))
-    if reasons:
-        table = table.filter(pa.array(~bad))
-    order, names, columns = pc.sort_indices(table["key"]), table.column_names, table.columns
-    listing.utterances = SCHEMA.empty_table()
-    del table, uris
-    for place, column in enumerate(columns):
-        columns[place] = column.take(order).combine_chunks()
-        del column
-        pa.default_memory_pool().release_unused()  # else freed columns stay resident beside their sorted copies
-    return replace(listing, utterances=pa.table(columns, names=names), refused=refused)
+            reason = reasons[int(files.file_of_row[row])]
+            listing.refused.append(Refusal(table["key"][row].as_py(), table["origin"][row].as_py(), reason))
+        del table, files
+        good = pa.array(~bad)
+        listing.rebuild(lambda column: column.filter(good))
+    return listing
 
 
-def _look_up(uris: pa.Array) -> tuple[pa.Array, dict[int, str]]:
-    """Return the size of each file, and why a file can't be used, by its index."""
-    chunks = [uris.slice(start, _CHUNK) for start in range(0, len(uris), _CHUNK)]
+def _sort(listing: Listing) -> None:
+    order = pc.sort_indices(listing.utterances["key"])
+    listing.rebuild(_in_one_piece, lambda column: column.take(order))
+
+
+def _in_one_piece(column: pa.ChunkedArray) -> pa.Array:
+    """Join the chunks, from which rows are taken quickly; with 64-bit offsets, for texts may come to more than 2 GB."""
+    return (column.cast(pa.large_string()) if pa.types.is_string(column.type) else column).combine_chunks()
+
+
+def _look_up(files: AudioRows) -> tuple[pa.Array, dict[int, str]]:
+    """Return the size of each file, and why a file can't be used, by its number."""
+    chunks = (
+        files.addresses(np.arange(start, min(start + _CHUNK, len(files)))) for start in range(0, len(files), _CHUNK)
+    )
     sizes: list[pa.Array] = []
     reasons: dict[int, str] = {}
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -67,8 +73,8 @@ def _look_up(uris: pa.Array) -> tuple[pa.Array, dict[int, str]]:
     return pa.chunked_array(sizes, pa.int64()).combine_chunks(), reasons
 
 
-def _look_up_chunk(uris: pa.Array) -> list[int | str | None]:
-    return [_size_or_reason(uri) for uri in uris.to_pylist()]
+def _look_up_chunk(uris: list[str]) -> list[int | str | None]:
+    return [_size_or_reason(uri) for uri in uris]
 
 
 def _size_or_reason(uri: str) -> int | str | None:

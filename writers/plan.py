@@ -11,10 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from .listing import SCHEMA
 from .records import PLAN_NAME
 from .targets.base import Stored, Target
 
-_COLUMNS = ("key", "uri", "start", "end", "text", "metadata", "origin", "seconds")
+_LISTED = ("key", "uri", "start", "end", "text", "metadata", "origin")
+_SCHEMA = pa.schema([*(SCHEMA.field(name) for name in _LISTED), pa.field("seconds", pa.float64())])
 
 
 def write_plan(target: Target, utterances: pa.Table, shards: Sequence[NDArray[np.int64]]) -> None:
@@ -25,10 +27,10 @@ def write_plan(target: Target, utterances: pa.Table, shards: Sequence[NDArray[np
         utterances: The corpus.
         shards: Rows of each shard, in the order of packing.
     """
-    table = utterances.select(list(_COLUMNS))
-    with target.create(PLAN_NAME) as file, pq.ParquetWriter(file, table.schema, compression="zstd") as writer:
+    table = utterances.select(_SCHEMA.names)
+    with target.create(PLAN_NAME) as file, pq.ParquetWriter(file, _SCHEMA, compression="zstd") as writer:
         for rows in shards:
-            writer.write_table(table.take(pa.array(rows)), row_group_size=max(1, len(rows)))
+            writer.write_table(table.take(pa.array(rows)).cast(_SCHEMA), row_group_size=max(1, len(rows)))
 
 
 def read_shard(target: Target, shard: int, stored: Stored | None) -> pa.Table:

@@ -15,8 +15,9 @@ from uttershard.pipeline.reading.codecs import AudioError
 
 from .assign import shuffle
 from .audio_files import raise_if_it_may_come_back, with_address
+from .audio_rows import AudioRows
 from .channels import probe_channels
-from .listing import Refusal
+from .listing import Listing, Refusal
 from .settings import PackSettings
 from .source_store import with_source
 
@@ -60,27 +61,30 @@ RunChunks = Callable[[Callable[[list[str]], FileFacts], Iterable[list[str]]], It
 """Runs a function on chunks and yields (number of the chunk, result) in any order."""
 
 
-def probe_corpus(table: pa.Table, settings: PackSettings, run: RunChunks) -> Probed:
+def probe_corpus(listing: Listing, settings: PackSettings, run: RunChunks) -> Probed:
     """Find the duration of every utterance and the size of the dataset.
 
     Args:
-        table: The listing, with sizes, sorted by key.
+        listing: The corpus, with sizes, sorted by key; it gets the durations, and loses what is refused.
         settings: What will be packed.
         run: How chunks of files are run.
     """
-    uris = table["uri"].combine_chunks().dictionary_encode()
-    file_of_row = uris.indices.to_numpy(zero_copy_only=False)
+    table = listing.utterances
+    files = AudioRows.of(table["uri"])
+    file_of_row = files.file_of_row
     wanted = _files_to_open(table, file_of_row, settings)
-    facts = _open_files(uris.dictionary, wanted, run)
+    facts = _open_files(files, wanted, run)
     seconds, reasons = _durations(table, file_of_row, facts)
     good = np.ones(table.num_rows, dtype=bool)
     good[list(reasons)] = False
     refused = [_refusal(table, row, reason) for row, reason in reasons.items()]
     estimate = _estimate_bytes(table, seconds, file_of_row, facts, settings)
-    table = table.append_column("seconds", pa.array(seconds))
-    if reasons:  # else a copy of the whole corpus for nothing
-        table = table.filter(pa.array(good))
-    return Probed(table, refused, int(estimate[good].sum()))
+    listing.utterances = table.append_column("seconds", pa.array(seconds))
+    if reasons:
+        del table
+        mask = pa.array(good)
+        listing.rebuild(lambda column: column.filter(mask))
+    return Probed(listing.utterances, refused, int(estimate[good].sum()))
 
 
 def probe_files(uris: list[str]) -> FileFacts:
@@ -113,10 +117,10 @@ def _files_to_open(table: pa.Table, file_of_row: NDArray[np.int32], settings: Pa
     return wanted.astype(np.int64)
 
 
-def _open_files(uris: pa.Array, wanted: NDArray[np.int64], run: RunChunks) -> "_Facts":
-    facts = _Facts.unknown(len(uris))
+def _open_files(files: AudioRows, wanted: NDArray[np.int64], run: RunChunks) -> "_Facts":
+    facts = _Facts.unknown(len(files))
     chunks = [wanted[start : start + CHUNK_FILES] for start in range(0, len(wanted), CHUNK_FILES)]
-    for number, result in run(with_source(probe_files), (uris.take(pa.array(chunk)).to_pylist() for chunk in chunks)):
+    for number, result in run(with_source(probe_files), (files.addresses(chunk) for chunk in chunks)):
         chunk = chunks[number]
         facts.seconds[chunk] = result.seconds
         facts.values_per_second[chunk] = result.values_per_second

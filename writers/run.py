@@ -200,7 +200,7 @@ class _Job:
         """Probe, deal, and write down the plan."""
         columns = infer_columns(listing.utterances["metadata"], self.settings.columns)
         with self._phase("probe", utterances=len(listing)):
-            probed = probe_corpus(listing.utterances, self.settings, cluster.run)
+            probed = probe_corpus(listing, self.settings, cluster.run)
             self.progress.advance(utterances=probed.utterances.num_rows, refused=len(probed.refused))
         refused = [*listing.refused, *probed.refused]
         quarantine.add(refused)
@@ -246,6 +246,7 @@ class _Job:
                 for shard in range(state.shards)
             )
             for shard, result in cluster.run(with_source(pack_shard), tasks, _shard_name):
+                self.target.check_held()
                 finished[shard] = result.finished
                 self.target.traffic.add(result.traffic)
                 entry, refused = result.finished.entry, result.finished.refused
