@@ -1,6 +1,5 @@
 """A tar that is being indexed: a seekable file on a disk or in a store, read by ranges, and what was read of it."""
 
-import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +14,8 @@ from uttershard.pipeline.remote.store import Store
 from .archives import open_file
 from .store_file import StoreFile
 
-_AHEAD_BYTES = 1 << 16
-"""Fetched with a header: the end of an audio, the next header and the beginning of its data are one request."""
+_AHEAD_BYTES = 20 << 10
+"""Fetched from a header on: small members, the next header and the 16 KB that tell a length are one request."""
 _PIECE = 8 << 20
 
 
@@ -52,7 +51,7 @@ def open_tar(address: str, options: StorageOptions | None, *, whole: bool) -> It
     if local_path(address) is None:
         store = Store(options)
         found = store.head(address)
-        file = io.BufferedReader(StoreFile(store, address, found.size), _PIECE if whole else _AHEAD_BYTES)
+        file = StoreFile(store, address, found.size, _PIECE if whole else _AHEAD_BYTES)
         yield TarInput(address, cast(BinaryIO, file), found.size, found.etag, store)
         return
     with open_file(address) as local:
