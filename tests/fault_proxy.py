@@ -76,8 +76,6 @@ class FaultProxy:
     """Access keys that requests were signed with."""
     expired: set[str] = field(default_factory=set)
     """Access keys that are refused, as the store refuses temporary ones that are over."""
-    strip: frozenset[bytes] = frozenset()
-    """Headers of requests, in lower case, that the store shall not see."""
 
     def start(self) -> FaultProxy:
         """Listen."""
@@ -118,8 +116,6 @@ class FaultProxy:
                     self.keys.append(signed[1].decode())
                     if self.keys[-1] in self.expired:
                         fault = Fault(status=400, code="ExpiredToken")
-                for name in self.strip:
-                    head = _without_header(head, name)
                 if not await self._answer(head + body, fault, writer):
                     return
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):

@@ -38,7 +38,7 @@ from uttershard.pipeline import ShardLoader
 from uttershard.pipeline.errors import DataError, StorageError
 from uttershard.scripts.cli.storage import parse_storage_options
 from uttershard.writers import pack, verify
-from uttershard.writers.cluster import ClusterSettings, TasksFailedError
+from uttershard.writers.cluster import ClusterSettings
 
 HERE = ClusterSettings(n_workers=2, options={"processes": False})
 LIMIT_SECONDS = 300
@@ -181,7 +181,7 @@ import s3_job
 from batch_system import install_batch_system
 from uttershard.pipeline import ShardLoader
 from uttershard.writers import pack
-from uttershard.writers.cluster import ClusterSettings, TasksFailedError
+from uttershard.writers.cluster import ClusterSettings
 source, target = sys.argv[1:]
 pack(source, target, shards=2, cluster=ClusterSettings(n_workers=1, options={"processes": False}))
 print(s3_job.digest(ShardLoader(target, rank=0, world_size=1, batch_bins=int(sys.stdin.read())), 0))
@@ -292,7 +292,7 @@ def test_nothing_tells_them(
     }
     proxy.faults = [Fault(match="shard-000001.tar", status=403, code="AccessDenied")]
     caplog.set_level("DEBUG")
-    with pytest.raises(TasksFailedError) as caught:
+    with pytest.raises(StorageError) as caught:
         pack(source, address, shards=2, retries=0, max_errors=1, **settings)
     told = ["".join(traceback.format_exception(caught.value)), repr(caught.value), repr(settings["cluster"])]
     left = stored(s3, address)

@@ -17,9 +17,10 @@ from uttershard.pipeline.remote.faults import (
 )
 from uttershard.pipeline.remote.retry import FIRST_CONTACT_ATTEMPTS, pause_before
 
+from ..commit import NoSpaceError
 from .base import Traffic
 from .limits import WriteLimits
-from .objects import ConditionError, GoneUploadError, Objects, UnsupportedError
+from .objects import ConditionError, FullError, GoneUploadError, Objects, UnsupportedError
 
 Result = TypeVar("Result")
 
@@ -58,6 +59,7 @@ class Asking:
             ConditionError, GoneUploadError, UnsupportedError: Answers, for the caller to deal with.
             ConfigError: There is no such bucket.
             AccessError: It is denied.
+            NoSpaceError: The store is full.
             StorageError: It is refused, or there was no answer in time.
         """
         began, attempts = time.monotonic(), 0
@@ -102,4 +104,6 @@ def _explain(what: str, fault: AttemptError, hint: str) -> UttershardError:
         return ConfigError(f"{what}: there is no such bucket ({fault}); make it first, or look at the address")
     if isinstance(fault, DeniedError):
         return AccessError(f"{what}: access denied ({fault}). {hint}")
+    if isinstance(fault, FullError):
+        return NoSpaceError(f"{what}: the store is full ({fault})")
     return StorageError(f"{what}: refused ({fault})")

@@ -76,6 +76,14 @@ class Target(Protocol):
         """
         ...
 
+    def check_held(self) -> None:
+        """Look whether the job is still held alone.
+
+        Raises:
+            ConfigError: Another process has taken it over.
+        """
+        ...
+
     def listing(self) -> Mapping[str, Stored] | None:
         """List what is there; None where workers look for themselves at no cost."""
         ...

@@ -5,6 +5,8 @@ There are no conditions.
 """
 
 import asyncio
+import errno
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +15,7 @@ from uttershard.pipeline.remote.faults import MissingError, TransientError
 from uttershard.pipeline.remote.generic import GenericClient
 
 from .base import Stored
-from .objects import UnsupportedError
+from .objects import FullError, UnsupportedError
 
 
 class GenericObjects(GenericClient):
@@ -55,6 +57,8 @@ class GenericObjects(GenericClient):
         except TimeoutError:
             raise TransientError(f"no answer within {seconds:g} s") from None
         except Exception as error:  # noqa: BLE001 - sorted by kind
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise FullError(os.strerror(error.errno)) from None
             raise self._fault(error, seconds) from None
         self.contacted = True
         return answer

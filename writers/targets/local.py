@@ -61,6 +61,9 @@ class LocalTarget:
                     if is_new and not any(self.path.iterdir()):
                         self.path.rmdir()
 
+    def check_held(self) -> None:
+        """Do nothing: nobody takes a lock file's lock over while its holder lives."""
+
     def listing(self) -> None:
         """Leave it to the workers: reading and digesting files is theirs."""
 

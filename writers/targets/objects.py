@@ -22,6 +22,10 @@ class UnsupportedError(AttemptError):
     """The store can't do this at all."""
 
 
+class FullError(AttemptError):
+    """There is no room, or the quota is used up."""
+
+
 ABSENT = ""
 """In place of an ETag: there must be no object."""
 

@@ -84,10 +84,14 @@ class RemoteTarget:
             tag, nbytes = upload.finish(), upload.tell()
         self._note(name, nbytes, tag)
 
-    def put(self, name: str, data: bytes, *, only_new: bool = False) -> None:
-        """Put a small object."""
+    def check_held(self) -> None:
+        """Look whether the lock is still ours."""
         if self._lock is not None:
             self._lock.check()
+
+    def put(self, name: str, data: bytes, *, only_new: bool = False) -> None:
+        """Put a small object."""
+        self.check_held()
         if not only_new:
             tag = self._put(name, data, None)
         else:
@@ -166,7 +170,11 @@ class RemoteTarget:
     def swap_lock(self, data: bytes, before: bytes | None) -> bool:
         """Put the lock object if it is still `before` (implements LockPlace)."""
         condition: str | None = ABSENT
-        if before is not None:
+        if before is None:
+            # Looked at first, for stores that take a condition and forget it.
+            if self.read(_LOCK_NAME) is not None:
+                return False
+        else:
             try:
                 condition = self._store.head(f"{self.address}/{_LOCK_NAME}").etag
             except DataError:
@@ -177,7 +185,7 @@ class RemoteTarget:
             self._put_if(_LOCK_NAME, data, condition)
         except ConditionError:
             return False
-        return self._is_conditional or self.read(_LOCK_NAME) == data
+        return self.read(_LOCK_NAME) == data
 
     def delete_lock(self) -> None:
         """Remove the lock object (implements LockPlace)."""
@@ -195,7 +203,8 @@ class RemoteTarget:
                 pass
             self._is_conditional = False
         progress.note(
-            f"{self}: this store has no conditional put: two jobs that start here at the same moment may both go on"
+            f"{self}: this store has no conditional put: two jobs that start here at the same moment may both go on "
+            "for a while, until one notices the other and stops"
         )
 
     def _abort_uploads(self, progress: Progress) -> None:

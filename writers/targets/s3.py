@@ -14,7 +14,10 @@ from uttershard.pipeline.remote.faults import AttemptError, TransientError
 from uttershard.pipeline.remote.s3 import S3Client, s3_options
 
 from .base import Stored
-from .objects import ABSENT, ConditionError, GoneUploadError, UnsupportedError, UploadId
+from .objects import ABSENT, ConditionError, FullError, GoneUploadError, UnsupportedError, UploadId
+
+_FULL_CODES = frozenset({"InsufficientStorage", "QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded"})
+"""AWS is never full; these are what MinIO, Ceph and their like say."""
 
 
 class S3Objects(S3Client):
@@ -122,6 +125,8 @@ class S3Objects(S3Client):
                 return ConditionError(shown)
             if status == 409:
                 return TransientError(shown)  # two conditional puts at the same moment
+            if status == 507 or code in _FULL_CODES:
+                return FullError(shown)
             if status == 501 or code == "NotImplemented":
                 return UnsupportedError(shown)
             if code == "NoSuchUpload":
