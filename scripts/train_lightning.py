@@ -97,6 +97,8 @@ def train(
     *,
     epochs: int,
     save_every: int = 5,
+    devices: int | str = "auto",
+    num_nodes: int = 1,
     callbacks: Sequence[Callback] = (),
     **settings: Any,
 ) -> pl.Trainer:
@@ -107,6 +109,8 @@ def train(
         run: Folder of the run; `last.ckpt` in it is where it goes on.
         epochs: Epochs in all.
         save_every: Steps from one checkpoint to the next.
+        devices: Processes on each node; another number than before deals the rest of the epoch anew.
+        num_nodes: Nodes.
         callbacks: More callbacks for the Trainer.
         settings: Arguments of ShardLoader.
     """
@@ -114,6 +118,8 @@ def train(
     trainer = pl.Trainer(
         max_epochs=epochs,
         accelerator="auto",
+        devices=devices,
+        num_nodes=num_nodes,
         default_root_dir=run,
         logger=False,
         enable_model_summary=False,
@@ -138,6 +144,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-bins", type=int, default=3000, help="frames a batch may hold, padding included")
     parser.add_argument("--save-every", type=int, default=5, help="steps from one checkpoint to the next")
+    parser.add_argument("--devices", default="auto", help="processes on each node")
+    parser.add_argument("--num-nodes", type=int, default=1)
     arguments = parser.parse_args(argv)
     logging.basicConfig(format="%(name)s: %(message)s")
     try:
@@ -146,6 +154,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.run,
             epochs=arguments.epochs,
             save_every=arguments.save_every,
+            devices=arguments.devices,
+            num_nodes=arguments.num_nodes,
             batch_bins=arguments.batch_bins,
         )
     except UttershardError as error:

@@ -35,6 +35,15 @@ def test_what_is_expected_is_the_plan(flac: Packed, expected: list[Seen]) -> Non
     assert sum(len(batch.keys) for batch in expected) == 3 * len(flac.sources)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dataloader_that_would_batch_batches_says_what_to_write(flac: Packed, workers: int) -> None:
+    data: DataLoader[Batch] = DataLoader(flac.loader().dataset, num_workers=workers)
+    with pytest.raises(ConfigError, match=r"say batch_size=None, as in DataLoader\(loader.dataset, batch_size=None"):
+        next(iter(data))
+    with pytest.raises(ConfigError, match=r"use DataLoader\(loader.dataset, batch_size=None\)"):
+        next(iter(DataLoader(flac.loader(), num_workers=workers)))
+
+
 @pytest.mark.parametrize(
     "settings",
     [

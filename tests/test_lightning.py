@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from packed import BINS, Packed, keys_of, make_dataset
+from ranks import Ranks
 from torch.utils.data import DataLoader
 from uttershard.pipeline import Batch, ShardLoader
 from uttershard.pipeline.errors import ConfigError
@@ -117,6 +119,50 @@ def test_a_killed_process_goes_on(packed: Packed, tmp_path: Path) -> None:
     (tmp_path / "run.log").unlink()
     lines, _ = _run(packed, tmp_path / "run")
     assert lines == expected[6:]
+
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+os.environ.update(TORCHELASTIC_RUN_ID="test", GROUP_RANK=os.environ["RANK"])
+sys.path.insert(0, sys.argv[3])
+from test_lightning import EPOCHS, Log, train
+stop = int(sys.argv[4]) if len(sys.argv) > 4 else None
+log = Log(Path(f"{sys.argv[2]}-{os.environ['RANK']}.log"), stop, kill=True)
+nodes = int(os.environ["WORLD_SIZE"])
+train(sys.argv[1], Path(sys.argv[2]), epochs=EPOCHS, save_every=3, num_nodes=nodes, callbacks=[log], batch_size=2)
+"""
+
+
+def _train_ranks(packed: Packed, run: Path, world_size: int, stop_before: int | None = None) -> list[list[list[str]]]:
+    """Train with real processes (gloo), as torchrun starts them; return what each step of each rank logged."""
+    stop = [] if stop_before is None else [str(stop_before)]
+    arguments = ["-c", PROGRAM, str(packed.address), str(run), str(Path(__file__).parent), *stop]
+    with Ranks(world_size, arguments) as ranks:
+        codes = []
+        for process in ranks.processes:
+            _, errors = process.communicate(timeout=300)
+            codes.append(process.returncode)
+            assert stop or not process.returncode, errors
+    # A rank whose neighbour was killed in a step fails in that step.
+    assert not stop or -signal.SIGKILL in codes
+    logs = [Path(f"{run}-{rank}.log") for rank in range(world_size)]
+    lines = [[line.split("\t") for line in log.read_text("utf-8").splitlines()] for log in logs]
+    for log in logs:
+        log.unlink()
+    return lines
+
+
+def test_another_number_of_processes_goes_on_in_the_middle_of_an_epoch(packed: Packed, tmp_path: Path) -> None:
+    before = _train_ranks(packed, tmp_path / "run", 2, stop_before=5)
+    after = _train_ranks(packed, tmp_path / "run", 3)
+    assert len({len(rank) for rank in after}) == 1
+    for epoch in range(EPOCHS):
+        # The checkpoint is of step 3; what came after it is lost with the weights.
+        lines = [line for rank in before for line in rank[:3] if epoch == 0] + [line for rank in after for line in rank]
+        trained = Counter(key for _, of, keys in lines if of == str(epoch) for key in keys.split("|"))
+        assert trained == Counter(packed.sources.keys())
+    assert all(line[0] == line[1] for rank in after for line in rank)
 
 
 def test_a_trainer_that_would_take_one_number_of_steps_for_all_is_refused(packed: Packed, tmp_path: Path) -> None:

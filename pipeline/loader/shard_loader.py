@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NoReturn, Unpack
 from weakref import ReferenceType
 
 import pyarrow.compute as pc
@@ -235,6 +235,17 @@ class ShardLoader:
     def __len__(self) -> int:
         """Return the number of steps of the coming (or running) epoch, also of those made with other world sizes."""
         return self.plan.steps + self._epochs.steps_before(self._position.coming)
+
+    def __getitem__(self, index: object) -> NoReturn:
+        """Refuse to be the dataset of a DataLoader, or to be indexed.
+
+        Raises:
+            ConfigError: Always; the message names what a DataLoader takes.
+        """
+        raise ConfigError(
+            f"a ShardLoader has no item {index!r}: iterate over it (`for batch in loader`). For a DataLoader of your "
+            "own use DataLoader(loader.dataset, batch_size=None); for single utterances, an UtteranceDataset"
+        )
 
     @property
     def plan(self) -> EpochPlan:

@@ -5,12 +5,13 @@ w + 2n, …; DataLoader takes them from its workers in that very order. Batches 
 handover.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from ..errors import ConfigError, ShardingError
 from ..planning.plan import EpochPlan
@@ -158,6 +159,17 @@ class _Steps(Iterator[Batch]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on at the batch that was next."""
         self._step, self._specs = self._dataset.restore_place(state, self._iteration), None
+
+
+def _refuse_to_collate(batches: Sequence[Batch], *, collate_fn_map: object = None) -> NoReturn:
+    """Say what is wrong where a DataLoader would make a batch of batches (`batch_size` is 1 if it is not given)."""
+    raise ConfigError(
+        "what this DataLoader is given are whole batches already: say batch_size=None, as in "
+        "DataLoader(loader.dataset, batch_size=None, num_workers=4)"
+    )
+
+
+default_collate_fn_map[Batch] = _refuse_to_collate
 
 
 def _fresh(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
