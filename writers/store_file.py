@@ -21,7 +21,7 @@ class StoreFile(io.RawIOBase):
     def __init__(self, store: Store, address: str, size: int, ahead: int = 0) -> None:
         super().__init__()
         self._store, self._address, self._size, self._ahead, self._position = store, address, size, ahead, 0
-        self._kept: deque[tuple[int, bytearray]] = deque(maxlen=_KEPT)
+        self._kept: deque[tuple[int, bytes | bytearray]] = deque(maxlen=_KEPT)
 
     def readable(self) -> bool:
         """Return True."""
@@ -52,7 +52,7 @@ class StoreFile(io.RawIOBase):
             self._position += count
         return stop - begin
 
-    def _range_at(self, position: int, stop: int) -> tuple[int, bytearray]:
+    def _range_at(self, position: int, stop: int) -> tuple[int, bytes | bytearray]:
         """Return a range that holds a place, and its start; what is asked for ends where a kept one begins."""
         for start, data in self._kept:
             if start <= position < start + len(data):
