@@ -72,14 +72,14 @@ def test_an_unknown_part_is_refused(tmp_path: Path) -> None:
     done = bench("--only", "mp3", "--data", str(tmp_path))
     assert done.returncode == 1
     assert "'mp3'" in done.stderr
-    assert "flac, wav, planning, padding" in done.stderr
+    assert "flac, wav, planning, padding, storage" in done.stderr
     assert not list(tmp_path.iterdir())
 
 
 def test_the_wrapper_is_executable_and_the_default_run_is_whole(repository: Path) -> None:
     assert (repository / "scripts" / "bench").stat().st_mode & 0o111
     assert Suite().rounds >= 3
-    assert Suite().parts == ("flac", "wav", "planning", "padding")
+    assert Suite().parts == ("flac", "wav", "planning", "padding", "storage")
 
 
 def test_the_spread_is_median_lowest_highest() -> None:

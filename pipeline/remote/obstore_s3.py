@@ -87,7 +87,7 @@ class ObstoreClient(S3Client):
             super().fetch(transfer, limits, seconds)
             return
         try:
-            self._get(self._store(bucket, limits), key, transfer, transfer.stop, limits)
+            self._get(self.store(bucket, limits), key, transfer, transfer.stop, limits)
         except HopelessError:
             # A redirect to the region of the bucket, say: s3fs follows, or knows a better reason.
             self._keeps_out = True
@@ -100,13 +100,17 @@ class ObstoreClient(S3Client):
             answer = obstore.get(store, key, options={"range": (transfer.position, stop)})
             self.contacted = True
             transfer.answered(size=answer.meta["size"], etag=answer.meta["e_tag"])
-            for chunk in answer.stream(min_chunk_size=_CHUNK):
-                transfer.add(memoryview(chunk))
+            if stop - transfer.position <= _CHUNK:
+                transfer.add(memoryview(answer.bytes()))
+            else:
+                for chunk in answer.stream(min_chunk_size=_CHUNK):
+                    transfer.add(memoryview(chunk))
         except Exception as error:  # noqa: BLE001 - sorted by kind
             raise self._obstore_fault(error, limits) from None
         transfer.check_complete()
 
-    def _store(self, bucket: str, limits: Limits) -> Any:
+    def store(self, bucket: str, limits: Limits) -> Any:
+        """Return the store of obstore for a bucket."""
         global _used
         with self._opening:
             store = self._stores.get((bucket, limits))

@@ -21,6 +21,8 @@ class _Session:
 
     pid: int
     pinned: dict[str, str] = field(default_factory=dict)
+    bulk: dict[str, tuple[Client, str]] = field(default_factory=dict)
+    """By address: looking a client up takes as long as a tenth of a small request."""
     counts: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -65,8 +67,11 @@ class Store:
             DataError: It does not exist, has another size, or was replaced since it was first read.
             StorageError: It could not be read within the limits, or not at all.
         """
-        client, path = open_client(address, self._options, bulk=True)
-        pinned = self._session().pinned
+        session = self._session()
+        found = session.bulk.get(address)
+        if found is None:
+            found = session.bulk[address] = open_client(address, self._options, bulk=True)
+        (client, path), pinned = found, session.pinned
         transfer = Transfer(path, start, stop, pinned.get(address), size)
         what = f"{redact(address)} bytes {start}-{stop - 1}"
         chunks = self._fetch(client, transfer, what)
@@ -115,7 +120,8 @@ class Store:
     def _count(self, **counts: int) -> None:
         session = self._session()
         with session.lock:
-            session.counts.update(counts)
+            for name, count in counts.items():
+                session.counts[name] += count
 
     def _session(self) -> _Session:
         if self._opened.pid != os.getpid():

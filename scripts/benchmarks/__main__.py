@@ -12,7 +12,7 @@ from uttershard.pipeline.errors import UttershardError
 def bench(
     only: Annotated[
         list[str] | None,
-        typer.Option(help="A part: flac, wav (reading), planning, padding; may be repeated. All if left out."),
+        typer.Option(help="A part: flac, wav (reading), planning, padding, storage; may be repeated. All if left out."),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="How often all is measured; at least 3 to be quoted.")] = 3,
     hours: Annotated[float, typer.Option(help="Audio in the corpus, made once and kept (160 MB an hour).")] = 6.0,
@@ -34,10 +34,10 @@ def bench(
         typer.Option(help="Folder for benchmarks.md and benchmarks.json. docs for a whole run, --data for a part."),
     ] = None,
 ) -> None:
-    """Measure reading and planning beside the machine's limits and webdataset.
+    """Measure reading, planning and storage beside the machine's limits and webdataset.
 
     Every measurement runs in a process of its own, in interleaved rounds, on a corpus that is made on the first run.
-    A whole run takes about ten minutes; leave the machine alone meanwhile.
+    A whole run takes about fifteen minutes; leave the machine alone meanwhile.
 
     \b
     scripts/bench                             all of it, into docs/benchmarks.md and docs/benchmarks.json

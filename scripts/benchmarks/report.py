@@ -55,6 +55,25 @@ more on the rank that needs most is one more on all.
 """
 
 
+_STORAGE = """## Storage
+
+The WAV corpus in an S3 server (SeaweedFS) on this machine, which competes for its cores, read in the order of the
+batches of an epoch, without decoding. Interleaved, {rounds} rounds; ratios are taken in each round.
+
+- **raw**: ranged GETs of the tars, 16 at a time, by the fastest client there is, and nothing else: the bytes are
+  not kept. "Of raw" is the rate by that of GETs of 8 MB.
+- **spans**: neither cache nor windows: an epoch in random order over the whole dataset, so most utterances are a
+  request of their own. Hold it against raw GETs of that size; windows or a cache are what to use.
+- **windows**: batches do not mix windows of the epoch, whose tars come in large requests.
+- **cold cache**: whole tars are written to a disk and checked while batches are read. **Warm cache**, **local**: no
+  request.
+
+Rates are from the first batch on, since it comes alone and real epochs are longer; those of caches from the start.
+Requests and CPU time of the process are for each GB of audio read; first batch: from opening the loader, libraries
+loaded.
+"""
+
+
 def markdown(results: dict[str, Any]) -> str:
     """Return the document for what was run."""
     settings = results["settings"]
@@ -70,6 +89,8 @@ def markdown(results: dict[str, Any]) -> str:
     if "padding" in results:
         draws = len(settings["padding_seeds"])
         sections += [_PADDING.format(**settings, draws=draws), _padding(results["padding"])]
+    if "storage" in results:
+        sections += [_STORAGE.format(**settings), *_storage(results["storage"])]
     return "\n".join(sections)
 
 
@@ -169,6 +190,32 @@ def _padding(rows: list[dict[str, Any]]) -> str:
             for ranks, of_ranks in by_ranks.items()
         ],
     )
+
+
+def _storage(results: dict[str, Any]) -> Iterable[str]:
+    head = ("", "MB/s", "lowest-highest", "of raw", "of local", "requests", "fetched", "CPU", "first batch")
+    for way, rows in results["rates"].items():
+        yield f"### {way[0].upper()}{way[1:]}\n"
+        yield _table(
+            head,
+            [
+                (
+                    row["subject"],
+                    f"{row['megabytes_per_second']['median']:,.0f}",
+                    f"{row['megabytes_per_second']['lowest']:,.0f}-{row['megabytes_per_second']['highest']:,.0f}",
+                    _ratio(row["of_raw"]),
+                    _ratio(row["of_local"]),
+                    f"{row['requests_per_gigabyte']['median']:,.0f}",
+                    f"{row['fetched_of_read']['median']:.2f}",
+                    f"{row['cpu_seconds_per_gigabyte']['median']:.2f} s",
+                    f"{row['first_batch_seconds']['median']:.2f} s" if row["first_batch_seconds"] else "",
+                )
+                for row in rows
+            ],
+        )
+    yield f"### First batch of {results['shards']:,} shards, nothing cached, decoded\n"
+    rows = [(way, f"{spread['median']:.2f} s") for way, spread in results["first_batch"].items()]
+    yield _table(("", "first batch"), rows)
 
 
 def _ratio(spread: dict[str, float] | None) -> str:

@@ -1,88 +1,126 @@
 """Reading from a store: what share of the raw rate of its server arrives, with how many requests, and how soon.
 
-python -m uttershard.scripts.benchmarks.storage s3://bucket/train --local shards/train --storage-option endpoint_url=…
-
-`raw` fetches the tars by ranged GETs of 8 MB, 16 at a time, with the same client and nothing else; the others read the
-utterances of one epoch in the order of its batches, without decoding, so that the store is all that is measured. They
-run in turns, and the medians are compared. A server on the same machine competes for its cores.
+`raw` fetches the tars by ranged GETs of 8 MB, 16 at a time, with the fastest client there is and nothing else; the
+others read the utterances of an epoch in the order of its batches, without decoding, so that the store is all that is
+measured. A server on the same machine competes for its cores: hence the CPU time beside the rates.
 """
 
-import json
+import resource
 import shutil
-import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from tempfile import mkdtemp
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Any
 
-import typer
 from uttershard.pipeline import ShardLoader, ShardSet
+from uttershard.pipeline.remote.client import open_client
+from uttershard.pipeline.remote.obstore_s3 import ObstoreClient
+from uttershard.pipeline.remote.retry import Limits
 from uttershard.pipeline.remote.store import Store
 from uttershard.pipeline.storage.coalesce import pieces
 
-from ..cli.storage import StorageOption, parse_storage_options
+from .reading import BATCH_BINS
 
+WINDOWS = 16
+"""Of the corpus of six hours; each is read in whole requests if two of them fit into prefetch_bytes."""
 _REQUESTS = 16
+_SMALL_REQUEST = 400_000
+"""About what the spans of a batch come to without windows: an utterance or two."""
 
 
-def storage(
-    dataset: Annotated[str, typer.Argument(help="Address of a dataset in a store.")],
-    local: Annotated[Path, typer.Option(help="The same dataset on a local disk.")],
-    storage_option: StorageOption = None,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each is measured.")] = 3,
-    batch_bins: Annotated[int, typer.Option(help="Frames of a batch.")] = 60_000,
-) -> None:
-    """Measure reading from a store."""
-    options = parse_storage_options(storage_option)
-    cache = Path(mkdtemp(prefix="uttershard-bench-"))
-    remote = ShardSet.open(dataset, options)
-    subjects: dict[str, Callable[[], dict[str, float]]] = {
-        "raw": lambda: _raw(remote),
-        "spans": lambda: _epoch(dataset, batch_bins, storage_options=options),
-        "spans, 8 windows": lambda: _epoch(dataset, batch_bins, storage_options=options, windows=8),
-        "cold cache": lambda: _cold(dataset, batch_bins, cache, options),
-        "warm cache": lambda: _epoch(dataset, batch_bins, storage_options=options, cache=cache),
-        "local": lambda: _epoch(str(local), batch_bins),
-    }
-    try:
-        measured: dict[str, list[dict[str, float]]] = {name: [] for name in subjects}
-        for _ in range(rounds):
-            for name, measure in subjects.items():
-                measured[name].append(measure())
-    finally:
-        shutil.rmtree(cache)
-    raw = statistics.median(one["megabytes_per_second"] for one in measured["raw"])
-    for name, results in measured.items():
-        median = {key: statistics.median(one[key] for one in results) for key in results[0]}
-        print(json.dumps({"subject": name, "of_raw": median["megabytes_per_second"] / raw, **median}), flush=True)
+@dataclass(frozen=True)
+class Fetched:
+    """What reading a dataset once took."""
+
+    megabytes_per_second: float
+    requests_per_gigabyte: float
+    fetched_of_read: float
+    """Bytes fetched for a byte that was read."""
+    cpu_seconds_per_gigabyte: float
+    """Of this process."""
+    first_batch_seconds: float | None = None
+    """From opening the loader."""
 
 
-def _raw(dataset: ShardSet) -> dict[str, float]:
-    store = Store(dataset.storage_options)
+SUBJECTS: dict[str, dict[str, Any]] = {
+    "raw GETs of 8 MB": {},
+    "raw GETs of 0.4 MB": {"request_bytes": _SMALL_REQUEST},
+    "spans": {},
+    f"{WINDOWS} windows": {"windows": WINDOWS},
+    "cold cache": {"cache": True, "empty": True},
+    "warm cache": {"cache": True},
+    "local": {"local": True},
+}
+"""Names and settings, in the order in which they are measured: the cold cache is the warm one afterwards."""
+RAW, RAW_SMALL = tuple(SUBJECTS)[:2]
+REMOTE = tuple(SUBJECTS)[:5]
+"""Those that ask the store."""
+
+
+def measure_storage(subject: str, dataset: str, local: str, cache: str, options: dict[str, Any]) -> Fetched:
+    """Measure one of SUBJECTS.
+
+    Args:
+        subject: Its name.
+        dataset: Address in the store.
+        local: The same on a disk.
+        cache: Folder for a cache.
+        options: storage_options.
+    """
+    settings = dict(SUBJECTS[subject])
+    if subject in (RAW, RAW_SMALL):
+        return _raw(ShardSet.open(dataset, options), **settings)
+    if settings.pop("empty", False):
+        shutil.rmtree(cache, ignore_errors=True)
+    if settings.pop("local", False):
+        return _epoch(local)
+    if "cache" in settings:
+        settings["cache"] = cache
+    return _epoch(dataset, storage_options=options, **settings)
+
+
+def measure_first_batch(dataset: str, options: dict[str, Any]) -> float:
+    """Return the seconds from the address of a dataset to its first decoded batch; nothing is cached, or kept."""
+    began = time.perf_counter()
+    next(iter(ShardLoader(dataset, batch_bins=BATCH_BINS, rank=0, world_size=1, storage_options=options)))
+    return time.perf_counter() - began
+
+
+def _raw(dataset: ShardSet, request_bytes: int = 8 << 20) -> Fetched:
     jobs = [
         (dataset.tar_address(index), start, stop, shard.tar_bytes)
         for index, shard in enumerate(dataset.manifest.shards)
-        for start, stop in pieces(shard.tar_bytes)
+        for start, stop in pieces(shard.tar_bytes, request_bytes)
     ]
-    began = time.perf_counter()
+    get = _fastest(dataset, jobs[0][0])
+    began, cpu = time.perf_counter(), _cpu_seconds()
     with ThreadPoolExecutor(_REQUESTS) as pool:
-        nbytes = sum(pool.map(lambda job: len(store.read_range(*job)), jobs))
-    return _result(nbytes, time.perf_counter() - began, len(jobs), nbytes)
+        nbytes = sum(pool.map(lambda job: get(*job), jobs))
+    seconds, cpu = time.perf_counter() - began, _cpu_seconds() - cpu
+    return Fetched(nbytes / seconds / 1e6, len(jobs) / nbytes * 1e9, 1.0, cpu / nbytes * 1e9)
 
 
-def _cold(dataset: str, batch_bins: int, cache: Path, options: Any) -> dict[str, float]:
-    for path in cache.iterdir():
-        path.unlink()
-    return _epoch(dataset, batch_bins, storage_options=options, cache=cache)
+def _fastest(dataset: ShardSet, address: str) -> Callable[[str, int, int, int], int]:
+    """Return what gets a range with as little as possible around it, and returns its length."""
+    client, _ = open_client(address, dataset.storage_options or {}, bulk=True)
+    if not isinstance(client, ObstoreClient):
+        store = Store(dataset.storage_options)
+        return lambda *job: sum(map(len, store.read_chunks(*job)))
+    import obstore
+
+    bucket = client.filesystem.split_path(address)[0]
+    bare = client.store(bucket, Limits())
+    return lambda address, start, stop, size: len(
+        obstore.get_range(bare, address.partition(f"://{bucket}/")[2], start=start, end=stop)
+    )
 
 
-def _epoch(dataset: str, batch_bins: int, **settings: Any) -> dict[str, float]:
+def _epoch(dataset: str, **settings: Any) -> Fetched:
     began = time.perf_counter()
-    loader = ShardLoader(dataset, batch_bins=batch_bins, rank=0, world_size=1, **settings)
-    opened = time.perf_counter()
-    nbytes, first = 0, 0.0
+    loader = ShardLoader(dataset, batch_bins=BATCH_BINS, rank=0, world_size=1, **settings)
+    opened, cpu = time.perf_counter(), _cpu_seconds()
+    nbytes, first_bytes, first = 0, 0, 0.0
     # What iterating the loader does, up to the decoder.
     plan = loader.plan
     for spec in loader._announce(plan, loader._epochs.specs(plan, range(plan.steps))):
@@ -90,19 +128,22 @@ def _epoch(dataset: str, batch_bins: int, **settings: Any) -> dict[str, float]:
         # One byte a page: what is mapped has to come from somewhere, too.
         sum(sum(span[::4096]) for span in spans)
         nbytes += sum(map(len, spans))
-        first = first or time.perf_counter() - began
+        if not first:
+            first, first_bytes = time.perf_counter() - began, nbytes
+    ended, cpu = time.perf_counter(), _cpu_seconds() - cpu
     counts = loader._storage.take_counts()
-    result = _result(nbytes, time.perf_counter() - opened, counts["requests"], counts["fetched_bytes"])
-    return {**result, "first_batch_seconds": first}
+    # The first batch comes alone, so that it comes soon; real epochs are long. Tars of a cold cache come meanwhile.
+    whole = "cache" in settings or nbytes == first_bytes
+    started, left_out = (opened, 0) if whole else (began + first, first_bytes)
+    return Fetched(
+        (nbytes - left_out) / (ended - started) / 1e6,
+        counts["requests"] / nbytes * 1e9,
+        counts["fetched_bytes"] / nbytes,
+        cpu / nbytes * 1e9,
+        first,
+    )
 
 
-def _result(nbytes: int, seconds: float, requests: float, fetched: float) -> dict[str, float]:
-    return {
-        "megabytes_per_second": nbytes / seconds / 1e6,
-        "requests_per_gigabyte": requests / nbytes * 1e9,
-        "fetched_of_read": fetched / nbytes,
-    }
-
-
-if __name__ == "__main__":
-    typer.run(storage)
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime

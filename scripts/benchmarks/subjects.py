@@ -45,19 +45,24 @@ READING = {
 }
 """What reads, by codec and name."""
 
-PARTS = (*READING, "planning", "padding")
+PARTS = (*READING, "planning", "padding", "storage")
 """What can be run by itself."""
 
 
 def measure(name: str, arguments: dict[str, Any]) -> Any:
     """Measure one subject; `arguments` and the result are JSON values."""
     from .planner import measure_padding, measure_planning
+    from .storage import measure_first_batch, measure_storage
 
     if name == "planning":
         return asdict(measure_planning(**arguments))
     if name == "padding":
         return [asdict(draw) for draw in measure_padding(**arguments)]
+    if name == "first batch":
+        return measure_first_batch(**arguments)
     codec, _, subject = name.partition(": ")
+    if codec == "storage":
+        return asdict(measure_storage(subject, **arguments))
     return READING[codec][subject].measure(**arguments)
 
 

@@ -9,6 +9,7 @@ from uttershard.pipeline.errors import ConfigError
 from .corpus import SHARDS, make_corpus
 from .machine import describe_machine
 from .rounds import Meter, Spread, measure_apart, measure_in_rounds
+from .store_rounds import MEASUREMENTS_A_ROUND, measure_store
 from .subjects import PARTS, READING
 
 
@@ -57,13 +58,15 @@ class Suite:
     def run(self) -> dict[str, Any]:
         """Run it; results by part, and what they were measured on."""
         machine = describe_machine()
-        reads = any(part in READING for part in self.parts)
+        reads = any(part in READING or part == "storage" for part in self.parts)
         datasets = make_corpus(self.data, self.speech, self.hours) if reads else {}
         meter = Meter(self._measurements())
         results: dict[str, Any] = {"machine": machine, "settings": self._describe()}
         for part in self.parts:
             if part in READING:
                 results[part] = self._read(part, datasets[part], meter)
+            elif part == "storage":
+                results[part] = measure_store(datasets["wav"], self.data, self.rounds, meter)
             elif part == "planning":
                 results[part] = self._plan(meter)
             else:
@@ -78,6 +81,7 @@ class Suite:
         each = {codec: self.rounds * len(subjects) for codec, subjects in READING.items()}
         each["planning"] = len(self.utterances) * len(self.ranks)
         each["padding"] = len(self.padding_ranks)
+        each["storage"] = self.rounds * MEASUREMENTS_A_ROUND
         return sum(each[part] for part in self.parts)
 
     def _read(self, codec: str, dataset: Path, meter: Meter) -> list[dict[str, Any]]:

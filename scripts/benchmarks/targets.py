@@ -29,6 +29,8 @@ def judge(results: Results) -> list[Verdict]:
         verdicts += _padding(results["padding"])
     if "planning" in results:
         verdicts += _planning(results["planning"])
+    if "storage" in results:
+        verdicts += _storage(results["storage"])
     return verdicts
 
 
@@ -61,6 +63,16 @@ def _first_batch(codec: str, rows: dict[str, Any]) -> Iterable[Verdict]:
     for name in ("2 threads", "2 workers"):
         seconds = rows[f"ours, {name}"]["first_batch_seconds"]["median"]
         yield _at_most(f"{codec.upper()}, {name}: first batch after iter()", seconds, 0.5, " s")
+
+
+def _storage(results: Results) -> Iterable[Verdict]:
+    for way, rows in results["rates"].items():
+        for row in rows:
+            if row["subject"].endswith("windows") or row["subject"] == "cold cache":
+                what = f"S3, {way}, {row['subject']}: of the raw rate"
+                yield _at_least(what, row["of_raw"]["median"], 0.9)
+            if row["subject"] == "warm cache":
+                yield _at_least("S3, warm cache: of a local disk", row["of_local"]["median"], 0.9)
 
 
 def _padding(rows: list[dict[str, Any]]) -> Iterable[Verdict]:
