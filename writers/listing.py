@@ -141,6 +141,13 @@ class ListingBuilder:
         self._append(arrays)
         return True
 
+    def extend(self, part: Listing) -> None:
+        """Take over all that a part of the corpus lists and refuses."""
+        self._flush()
+        for batch in part.utterances.to_batches():
+            self._append(batch.columns)
+        self.refused += part.refused
+
     def refuse(self, key: str | None, source: str, reason: str) -> None:
         """Note what could not be listed."""
         self.refused.append(Refusal(None if key is None else printable(key), printable(source), printable(reason)))

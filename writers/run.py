@@ -4,12 +4,12 @@ list -> ids -> inventory -> fingerprint -> [probe -> assign -> plan] -> pack -> 
                                            once a job; a later run of the same job goes on from its plan
 """
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from os import PathLike, fspath
 from typing import Any
 
@@ -26,6 +26,7 @@ from .ids import refuse_bad_ids
 from .inventory import take_inventory
 from .listing import Listing
 from .pack_shard import ShardTask, pack_shard
+from .parts import run_parts_by
 from .plan import write_plan
 from .probe import probe_corpus
 from .progress import Phase, Progress, Silent
@@ -139,7 +140,14 @@ class _Job:
         return JobRecords(self.target)
 
     def run(self, reader: Source) -> PackSummary:
-        listing = self._list(reader)
+        with contextlib.ExitStack() as stack:
+            workers = partial(start_cluster, self.workers, self.settings.retries, self.progress)
+            # Started when they are first needed: a corpus of a few files is listed here, and may be packed already.
+            return self._run(reader, lru_cache(maxsize=1)(lambda: stack.enter_context(workers())))
+
+    def _run(self, reader: Source, cluster: Callable[[], Cluster]) -> PackSummary:
+        with run_parts_by(lambda *arguments: cluster().run(*arguments)):
+            listing = self._list(reader)
         corpus = len(listing) + len(listing.refused)
         quarantine = Quarantine(self.target, self.settings.error_limits, corpus)
         identity = fingerprint(listing, self.settings)
@@ -148,12 +156,12 @@ class _Job:
             self.target.remove_job()
             return self._summary(complete, count_refused(self.target), already_complete=True)
         state = self._unfinished(identity)
-        with start_cluster(self.workers, self.settings.retries, self.progress) as cluster:
-            if state is None:
-                state = self._prepare(listing, identity, corpus, quarantine, cluster)
-            else:
-                quarantine.add(self.records.read_refused())
-            finished = self._pack(state, quarantine, cluster)
+        if state is None:
+            state = self._prepare(listing, identity, corpus, quarantine, cluster())
+        else:
+            quarantine.add(self.records.read_refused())
+        del listing  # packing takes days, and only the workers need what is in it
+        finished = self._pack(state, quarantine, cluster())
         manifest = Manifest(tuple(shard.entry for shard in finished), state.columns, identity)
         return self._commit(manifest, quarantine, sum(shard.reduced for shard in finished))
 
@@ -286,7 +294,7 @@ class _Job:
             retries=traffic.retries,
         )
 
-    @contextmanager
+    @contextlib.contextmanager
     def _phase(self, phase: Phase, *, utterances: int | None = None, seconds: float | None = None) -> Iterator[None]:
         self.progress.begin(phase, utterances=utterances, seconds=seconds)
         try:
@@ -294,7 +302,7 @@ class _Job:
         finally:
             self.progress.end()
 
-    @contextmanager
+    @contextlib.contextmanager
     def _room(self, finished: dict[int, FinishedShard], state: JobState) -> Iterator[None]:
         """Say, when the disk is full or the job is stopped, how far it got and how to go on."""
         try:

@@ -16,6 +16,7 @@ import json
 import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,6 +29,7 @@ from uttershard.pipeline.errors import ConfigError, DataError
 from ..archives import open_file
 from ..listing import Listing, ListingBuilder, encode_metadata
 from ..locators import cell_uri, range_uri
+from ..parts import each
 from ..patterns import expand, has_pattern
 from .base import LocatorError, locate
 from .records import ID_FIELDS
@@ -71,11 +73,8 @@ class HfSource:
         builder = ListingBuilder()
         files = self._files()
         root = files[0].rpartition("/")[0]
-        for file in files:
-            if file.endswith(".arrow"):
-                _list_arrow(self, builder, file)
-            else:
-                _list_parquet(self, builder, file)
+        for part in each(partial(_list_file, self), files):
+            builder.extend(part)
         return builder.finish(root, self.address)
 
     def _files(self) -> list[str]:
@@ -136,6 +135,13 @@ class _Columns:
     def small(self) -> list[str]:
         """All that a listing reads, without the path of the audio."""
         return [name for name in (self.text, self.id, *self.metadata) if name is not None]
+
+
+def _list_file(source: HfSource, file: str) -> Listing:
+    builder = ListingBuilder()
+    list_rows = _list_arrow if file.endswith(".arrow") else _list_parquet
+    list_rows(source, builder, file)
+    return builder.finish(file.rpartition("/")[0], file)
 
 
 def _list_parquet(source: HfSource, builder: ListingBuilder, file: str) -> None:

@@ -11,6 +11,7 @@ Source: https://lhotse.readthedocs.io
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +22,7 @@ from ..archives import read_archive
 from ..corpus_path import CorpusPath, corpus_path, files_below, refused_members, root_of
 from ..listing import PIPE, Listing, ListingBuilder, encode_metadata
 from ..locators import channels_uri, join_uri
+from ..parts import each
 from ..patterns import shard_number
 from .base import LocatorError, is_file_called, locate
 from .jsonl import parse_record, read_json_lines
@@ -94,16 +96,22 @@ class _Reader:
 
     def shar(self, names: list[str]) -> None:
         tars = {shard_number(name): name for name in names if name.startswith("recording.") and name.endswith(".tar")}
+        pairs = []
         for name in sorted(name for name in names if name.startswith("cuts.") and name.endswith(_ENDINGS)):
             tar = tars.get(shard_number(name))
             if tar is None:
                 raise DataError(f"{self.folder / name}: no recording.*.tar of its number beside it")
-            members = self._shar_members(str(self.folder / tar))
-            for origin, cut in self._records(self.folder / name):
-                self.shar_uri = members.pop(str(cut.get("id")), None)
-                self._guarded(cut, origin)
-            for key in members:
-                self.builder.refuse(key, tar, f"audio without a cut in {name}")
+            pairs.append((name, tar))
+        for part in each(partial(_list_shar, str(self.folder), self.allow_pipes), pairs):
+            self.builder.extend(part)
+
+    def shar_pair(self, name: str, tar: str) -> None:
+        members = self._shar_members(str(self.folder / tar))
+        for origin, cut in self._records(self.folder / name):
+            self.shar_uri = members.pop(str(cut.get("id")), None)
+            self._guarded(cut, origin)
+        for key in members:
+            self.builder.refuse(key, tar, f"audio without a cut in {name}")
 
     def supervisions(self, recordings: CorpusPath, supervisions: CorpusPath) -> None:
         known: dict[str, dict[str, Any]] = {}
@@ -209,6 +217,12 @@ class _Reader:
             for name, uri in archive.uris.items()
             if not name.endswith((".json", ".nodata"))
         }
+
+
+def _list_shar(folder: str, allow_pipes: bool, pair: tuple[str, str]) -> Listing:
+    reader = _Reader(corpus_path(folder), ListingBuilder(), allow_pipes)
+    reader.shar_pair(*pair)
+    return reader.builder.finish(folder, pair[0])
 
 
 def _metadata(cut: Mapping[str, Any], supervisions: list[Mapping[str, Any]]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from uttershard.pipeline.reading.members import audio_members
 from ..archives import Archive, read_archive
 from ..corpus_path import CorpusPath, corpus_path, refused_members, root_of
 from ..listing import Listing, ListingBuilder, encode_metadata
+from ..parts import each
 from ..patterns import expand, has_pattern, shard_number
 from .jsonl import parse_record, read_json_lines
 from .records import BadRecordError, FieldNames, add_record, read_seconds
@@ -56,12 +57,17 @@ class NemoSource:
 
     def list_utterances(self) -> Listing:
         """List the manifests in order."""
-        manifests = [corpus_path(address) for address in expand([self.address])]
+        addresses = expand([self.address])
+        manifests = [corpus_path(address) for address in addresses]
         builder = ListingBuilder(refused_members(manifests[0]))
+        tars = [] if self.tars is None else find_tars(self.tars)
         if self.tars is None:
             _list_plain(builder, manifests)
+        elif len(manifests) == len(tars):
+            for part in each(_list_pair, list(zip(addresses, tars, strict=True))):
+                builder.extend(part)
         else:
-            _list_tarred(builder, manifests, find_tars(self.tars))
+            _list_tarred(builder, manifests, tars)
         return builder.finish(root_of(manifests[0].parent), self.address)
 
 
@@ -115,18 +121,24 @@ def _list_plain(builder: ListingBuilder, manifests: list[CorpusPath]) -> None:
                 builder.refuse(error.key, origin, str(error))
 
 
+def _list_pair(pair: tuple[str, str]) -> Listing:
+    """List one tar by its own manifest."""
+    manifest, tar = pair
+    builder = ListingBuilder()
+    _list_tarred(builder, [corpus_path(manifest)], [tar])
+    return builder.finish(tar.rpartition("/")[0], tar)
+
+
 def _list_tarred(builder: ListingBuilder, manifests: list[CorpusPath], tars: list[str]) -> None:
-    members: dict[int, _Members] = {}
+    members = [_Members(archive) for archive in each(read_archive, tars)]
+    for found in members:
+        builder.refused.extend(found.archive.refused)
     for shard, origin, record in assign_shards(builder, manifests, tars):
-        if shard not in members:
-            members[shard] = _Members(read_archive(tars[shard]))
-            builder.refused.extend(members[shard].archive.refused)
         try:
             _add(builder, members[shard], record, f"{origin} in {posixpath.basename(tars[shard])}")
         except BadRecordError as error:
             builder.refuse(error.key, origin, str(error))
-    for shard in range(len(tars)):
-        found = members.get(shard) or _Members(read_archive(tars[shard]))
+    for shard, found in enumerate(members):
         for name in found.unused():
             builder.refuse(found.key(name), f"{posixpath.basename(tars[shard])}:{name}", "not in the manifest")
 

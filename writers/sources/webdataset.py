@@ -5,6 +5,7 @@ To use such shards as they are, see `uttershard index`.
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, ClassVar, NamedTuple
 
@@ -17,6 +18,7 @@ from ..archives import open_file
 from ..foreign import Group, group_members, read_texts
 from ..listing import Listing, ListingBuilder, encode_metadata
 from ..locators import range_uri
+from ..parts import each
 from ..patterns import expand, has_pattern
 from ..tar_files import walk_tar_file
 
@@ -47,8 +49,8 @@ class WebdatasetSource:
         """List the shards in order, each in the order of its members."""
         builder = ListingBuilder()
         tars = find_tars(self.address)
-        for tar in tars:
-            list_tar(builder, tar, "webdataset")
+        for part in each(partial(list_tar, "webdataset"), tars):
+            builder.extend(part)
         return builder.finish(_folder_of(tars[0]), self.address)
 
 
@@ -63,7 +65,7 @@ def find_tars(address: str) -> list[str]:
     return [tar if local_path(tar) is None else str(Path(str(local_path(tar))).absolute()) for tar in expand([address])]
 
 
-def list_tar(builder: ListingBuilder, tar: str, naming: str) -> None:
+def list_tar(naming: str, tar: str) -> Listing:
     """List one tar.
 
     Raises:
@@ -89,10 +91,12 @@ def list_tar(builder: ListingBuilder, tar: str, naming: str) -> None:
                     refused[first] = group.key, problem
         except TarError as error:
             raise DataError(f"{tar}: {error}") from error
+    builder = ListingBuilder()
     for key, problem in refused.values():
         builder.refuse(key, f"{name}:{key}", problem)
     for utterance in listed.values():
         builder.add(**utterance._asdict())
+    return builder.finish(_folder_of(tar), tar)
 
 
 class _Listed(NamedTuple):

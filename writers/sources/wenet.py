@@ -7,10 +7,12 @@ Source: https://github.com/wenet-e2e/wenet, tools/make_raw_list.py and make_shar
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from ..corpus_path import CorpusPath, corpus_path, read_path, refused_members, root_of
 from ..listing import Listing, ListingBuilder, encode_metadata
+from ..parts import each
 from .base import LocatorError, is_file_called, locate
 from .jsonl import parse_record
 from .lines import NotUtf8Error, decode, read_lines
@@ -42,16 +44,19 @@ class WenetSource:
         path = corpus_path(self.address)
         builder = ListingBuilder(refused_members(path))
         is_raw = read_path(path).lstrip()[:1] == b"{"
+        tars: list[str] = []
         for line in read_lines(path):
             try:
                 if is_raw:
                     _add(builder, path.parent, parse_record(line), line.source)
                 else:
-                    list_tar(builder, locate(decode(line.data).strip(), path.parent), "wenet")
+                    tars.append(locate(decode(line.data).strip(), path.parent))
             except BadRecordError as error:
                 builder.refuse(error.key, line.source, str(error))
             except (NotUtf8Error, ValueError, LocatorError) as error:
                 builder.refuse(None, line.source, str(error))
+        for part in each(partial(list_tar, "wenet"), tars):
+            builder.extend(part)
         return builder.finish(root_of(path.parent), str(path))
 
 
