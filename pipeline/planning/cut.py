@@ -71,19 +71,22 @@ def count_in_batches(stairs: Staircase, batching: Batching) -> int:
     return _cut(stairs, batching.batch_bins, 0, batching.max_batch_size or size, batches - 1)[1]
 
 
-def cut_exactly(stairs: Staircase, batching: Batching, batches: int) -> NDArray[np.int64]:
+def cut_exactly(
+    stairs: Staircase, batching: Batching, batches: int, found: tuple[int, int] | None = None
+) -> NDArray[np.int64]:
     """Return the bounds of exactly so many batches, alike in fill.
 
     Args:
         stairs: charges of n utterances.
         batching: the budget that no batch exceeds.
         batches: from `count_batches` up to n.
+        found: what `find_budget` returns, if that is known.
 
     Returns:
         int64[batches + 1]: batch i holds positions `bounds[i]` up to `bounds[i + 1]`, at least `min_batch_size` if
         there are enough for all, else at least one.
     """
-    bounds, size = _cut_bounds(stairs, batching, batches), stairs.utterances
+    bounds, size = _cut_bounds(stairs, batching, batches, found), stairs.utterances
     if batching.fewest == 1 or size < batches * batching.fewest:
         return bounds
     # Only the last batch can be smaller. It takes from the one before, which may take in turn; so many of any utterance
@@ -91,7 +94,9 @@ def cut_exactly(stairs: Staircase, batching: Batching, batches: int) -> NDArray[
     return np.minimum(bounds, size - batching.fewest * np.arange(batches, -1, -1))
 
 
-def _cut_bounds(stairs: Staircase, batching: Batching, batches: int) -> NDArray[np.int64]:
+def _cut_bounds(
+    stairs: Staircase, batching: Batching, batches: int, found: tuple[int, int] | None
+) -> NDArray[np.int64]:
     size = stairs.utterances
     if batches == size:
         return np.arange(size + 1)
@@ -101,7 +106,8 @@ def _cut_bounds(stairs: Staircase, batching: Batching, batches: int) -> NDArray[
             return np.minimum(np.arange(batches + 1) * (batching.batch_size or 1), size)
         return np.arange(batches + 1) * size // batches
     most = batching.max_batch_size or size
-    runs = np.array(_cut_finer(stairs, batching.batch_bins, batching.fewest, most, batches), np.int64)
+    budget, finer = found or find_budget(stairs, batching.batch_bins, batching.fewest, most, batches)
+    runs = np.array(_cut(stairs, budget, finer, most, batches, batching.fewest)[0], np.int64)
     bounds = np.zeros(int(runs[:, 1].sum()) + 1, np.int64)
     np.cumsum(np.repeat(runs[:, 0], runs[:, 1]), out=bounds[1:])
     if bounds.size != batches + 1 or not bounds[-2] < size <= bounds[-1]:
@@ -113,8 +119,8 @@ def _cut_bounds(stairs: Staircase, batching: Batching, batches: int) -> NDArray[
     return bounds
 
 
-def _cut_finer(stairs: Staircase, batch_bins: int, fewest: int, most: int, batches: int) -> list[tuple[int, int]]:
-    """Return the cut at the smallest budget that needs no more than `batches`, brought to exactly so many.
+def find_budget(stairs: Staircase, batch_bins: int, fewest: int, most: int, batches: int) -> tuple[int, int]:
+    """Return the smallest budget that needs no more than `batches`, and for how many of them one less has to do.
 
     That budget may need fewer, and one less needs more. Giving one more of the first batches the smaller budget adds
     at most one batch: from any later start, one batch reaches at least as far as the replaced one did. So the most
@@ -124,15 +130,19 @@ def _cut_finer(stairs: Staircase, batch_bins: int, fewest: int, most: int, batch
     def fits(budget: int, finer: int) -> bool:
         return _cut(stairs, budget, finer, most, batches, fewest)[1] >= stairs.utterances
 
+    least = least_budget(stairs, batches, fewest)
+    budget = least + bisect.bisect_left(range(least, batch_bins), True, key=lambda b: fits(b, 0))
+    finer = bisect.bisect_left(range(1, batches), True, key=lambda j: not fits(budget, j))
+    return budget, finer
+
+
+def least_budget(stairs: Staircase, batches: int, fewest: int) -> int:
+    """Return a budget below which no cut has so few batches."""
     # No batch is charged more than its budget, so that batches * budget covers all charges: most budgets need no try.
     # Not so below the longest utterance, which is let through alone, or with as many as a batch must have.
     charged = sum(map(operator.mul, stairs.costs, map(operator.sub, stairs.ends, [0, *stairs.ends])))
     least = -(-charged // batches)
-    if least <= stairs.costs[0] * fewest:
-        least = 1
-    budget = least + bisect.bisect_left(range(least, batch_bins), True, key=lambda b: fits(b, 0))
-    finer = bisect.bisect_left(range(1, batches), True, key=lambda j: not fits(budget, j))
-    return _cut(stairs, budget, finer, most, batches, fewest)[0]
+    return 1 if least <= stairs.costs[0] * fewest else least
 
 
 def _cut(

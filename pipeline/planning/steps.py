@@ -18,8 +18,12 @@ from numpy.typing import NDArray
 
 from ..errors import ShardingError
 from .cut import Staircase, charge_lengths, count_batches, cut_exactly
+from .cut_ranks import find_budgets
 from .hashing import Stream, hash_ordinals, stage_salt, stream_key
 from .settings import Batching
+
+MANY_RANKS = 96
+"""So many are searched together rather than one by one; it changes how long that takes, not what is found."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,12 +109,19 @@ def cut_equally(
                 for count, each in zip(counts, stairs, strict=True)
             ]
             return [
-                _pad(cut_exactly(*pair), steps, stream_key(Stream.FILLER_BATCHES, seed, epoch, rank, *more))
-                for rank, pair in enumerate(_own(stairs, batching, own))
+                _pad(bounds, steps, stream_key(Stream.FILLER_BATCHES, seed, epoch, rank, *more))
+                for rank, bounds in enumerate(_cut_all(stairs, batching, own))
             ]
         case _:
-            bounds = [cut_exactly(*pair) for pair in _own(stairs, batching, counts)]
-            return match_steps(bounds, logical_shards, batching, seed=seed, epoch=epoch, salt=salt, rest=rest)
+            return match_steps(
+                _cut_all(stairs, batching, counts),
+                logical_shards,
+                batching,
+                seed=seed,
+                epoch=epoch,
+                salt=salt,
+                rest=rest,
+            )
 
 
 def match_steps(
@@ -155,10 +166,16 @@ def match_steps(
     ]
 
 
-def _own(
-    stairs: Sequence[Staircase], batching: Batching, counts: Sequence[int]
-) -> list[tuple[Staircase, Batching, int]]:
-    return [(of_rank, batching, count) for of_rank, count in zip(stairs, counts, strict=True)]
+def _cut_all(stairs: Sequence[Staircase], batching: Batching, counts: Sequence[int]) -> list[NDArray[np.int64]]:
+    """Return the bounds of so many batches for each rank."""
+    found: dict[int, tuple[int, int]] = {}
+    if batching.batch_bins is not None and len(stairs) >= MANY_RANKS:
+        searched = [rank for rank, count in enumerate(counts) if 0 < count < stairs[rank].utterances]
+        of_ranks = [(stairs[rank], counts[rank]) for rank in searched]
+        budgets = find_budgets(of_ranks, batching.batch_bins, batching.fewest, batching.max_batch_size)
+        found = dict(zip(searched, budgets, strict=True))
+    pairs = enumerate(zip(stairs, counts, strict=True))
+    return [cut_exactly(of_rank, batching, count, found.get(rank)) for rank, (of_rank, count) in pairs]
 
 
 def _whole(bounds: NDArray[np.int64]) -> Cut:
