@@ -78,6 +78,12 @@ def test_batches_are_those_of_a_local_disk(remote: RemoteDataset, site: Site, tm
     assert list(run(loader(site.endpoint), 0)) == expected
     assert list(run(loader(site.endpoint, num_workers=2, multiprocessing_context="fork"), 0)) == expected
     assert list(run(loader(site.endpoint, cache=tmp_path), 0)) == expected
+    windowed = list(run(remote.packed.loader(windows=3), 0))
+    assert list(run(loader(site.endpoint, windows=3, num_workers=3, multiprocessing_context="fork"), 0)) == windowed
+    for rank in range(2):
+        world = {"rank": rank, "world_size": 2}
+        local = remote.packed.loader(**world)
+        assert list(run(loader(site.endpoint, cache=tmp_path, **world), 0)) == list(run(local, 0))
     site.requests.clear()
     again = loader(site.endpoint, cache=tmp_path)
     assert list(run(again, 0)) == expected

@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import soundfile
+from corpora import noise, write_jsonl
 from fault_proxy import Fault, FaultProxy
-from packed import run, seen
+from packed import Packed, run, seen
 from s3_cases import RemoteDataset, cached_tars, tar_requests
+from s3_server import S3Server
 from torch.utils.data import DataLoader
 from uttershard.pipeline.errors import ConfigError
 from uttershard.pipeline.storage.cache_files import CacheFolder
+from uttershard.writers import pack
 
 
 def settings_of(storage: str, folder: Path) -> dict[str, Any]:
@@ -49,11 +53,15 @@ def test_workers_of_every_start_method(remote: RemoteDataset, tmp_path: Path, co
     assert list(run(loader, 0)) == list(run(remote.packed.loader(), 0))
 
 
-def test_two_ranks(remote: RemoteDataset, tmp_path: Path) -> None:
+@pytest.mark.parametrize("storage", ["spans", "cache", "windows"])
+def test_two_ranks(remote: RemoteDataset, tmp_path: Path, storage: str) -> None:
+    settings = settings_of(storage, tmp_path)
     for rank in range(2):
         world = {"rank": rank, "world_size": 2, "total_shards": 4}
-        loader = remote.loader(cache=tmp_path, **world)
-        assert list(run(loader, 0, 1)) == list(run(remote.packed.loader(**world), 0, 1))
+        expected = list(run(remote.packed.loader(windows=settings.get("windows"), **world), 0, 1))
+        for workers in ({}, {"num_workers": 3, "multiprocessing_context": "fork"}):
+            loader = remote.loader(**settings, **world, **workers)
+            assert list(run(loader, 0, 1)) == expected
 
 
 def test_a_dataloader_of_the_users_own(remote: RemoteDataset, tmp_path: Path) -> None:
@@ -71,6 +79,28 @@ def test_a_fork_of_a_process_that_has_read(remote: RemoteDataset) -> None:
     if not child:
         os._exit(list(run(loader, 0)) != expected)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_workers_forked_from_a_process_that_has_read(remote: RemoteDataset, tmp_path: Path) -> None:
+    # obstore is of no use in such a process; what it would do there is wait for ever.
+    expected = list(run(remote.loader(), 0))
+    for settings in ({}, {"cache": tmp_path}):
+        loader = remote.loader(num_workers=2, multiprocessing_context="fork", **settings)
+        assert list(run(loader, 0)) == expected
+
+
+def test_utterances_of_more_than_16_bits_are_fetched_once(s3: S3Server, proxy: FaultProxy, tmp_path: Path) -> None:
+    records = []
+    for number in range(4):
+        path = tmp_path / f"{number}.flac"
+        soundfile.write(path, noise(0.5, number, 16_000, 1), 16_000, subtype="PCM_24" if number else "PCM_16")
+        records.append({"audio_filepath": str(path), "id": f"utterance-{number}"})
+    packed = tmp_path / "shards"
+    pack(write_jsonl(tmp_path / "train.jsonl", records), packed, shards=1, workers=1)
+    remote = RemoteDataset(Packed(packed, {}), s3.upload(packed, "deep"), s3)
+    loader = remote.loader(proxy, num_workers=1, multiprocessing_context="fork")
+    assert list(run(loader, 0)) == list(run(remote.packed.loader(), 0))
+    assert loader.metrics()["storage"]["fetched_bytes"] <= remote.tar_bytes()
 
 
 def test_the_second_epoch_from_the_cache_makes_no_request(

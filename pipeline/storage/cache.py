@@ -63,7 +63,7 @@ class _Maps:
     def drop(self, shard: int) -> None:
         """Remove a tar that is damaged from the cache."""
         self._open.pop(shard, None)
-        self._folder.tar(self._digests[shard]).unlink(missing_ok=True)
+        self._folder.remove(self._digests[shard])
 
     def keep_only(self, shards: Collection[int]) -> None:
         """Let go of the maps of all other tars; batches that still use one keep it alive."""

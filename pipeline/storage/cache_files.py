@@ -64,8 +64,13 @@ class CacheFolder:
         except OSError:  # not there, or no folder to be there
             return False
         if found != nbytes:
-            path.unlink(missing_ok=True)
+            self.remove(digest)
         return found == nbytes
+
+    def remove(self, digest: str) -> None:
+        """Remove a tar that is damaged."""
+        with suppress(PermissionError):  # another user's, in a folder where only owners may remove
+            self.tar(digest).unlink(missing_ok=True)
 
     def touch(self, digest: str) -> None:
         """Note that a tar is being used."""
@@ -108,7 +113,7 @@ class CacheFolder:
         Raises:
             TimeoutError: Somebody held it for long: stopped, or on a file system where locks do not work.
         """
-        handle = os.open(self.path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        handle = _open_lock(self.path / _LOCK_NAME)
         try:
             deadline = time.monotonic() + _LOCK_SECONDS
             while not _try_lock(handle):
@@ -173,7 +178,15 @@ def lock_part(folder: CacheFolder, digest: str) -> Part | None:
         OSError: The folder or the file can't be written.
     """
     path = folder.part(digest)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        handle = _open_part(path)
+    except PermissionError:
+        # Another user's: it is let be while that one fetches, else ours takes its place.
+        if not path.exists():
+            raise
+        if not remove_stale_part(path):
+            return None
+        handle = _open_part(path)
     try:
         # A file that was renamed or removed since it was opened is no part any more, and must not be touched.
         if _try_lock(handle) and _is_at(handle, path):
@@ -198,6 +211,23 @@ def remove_stale_part(path: Path) -> bool:
         return stale
     finally:
         os.close(handle)
+
+
+def _open_part(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+
+def _open_lock(path: Path) -> int:
+    """Open the lock of a folder so that other users can, too: whoever can read it can lock it."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        # Not with one that another user has made meanwhile: in a folder like /tmp the kernel forbids O_CREAT then.
+        with suppress(FileExistsError):
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+            os.fchmod(handle, 0o644)  # whatever the umask
+            return handle
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _try_lock(handle: int) -> bool:

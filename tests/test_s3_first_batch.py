@@ -1,0 +1,46 @@
+"""The first batch of a cold dataset of a thousand shards: how much is asked of the store before it is there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_proxy import Fault, FaultProxy
+from packed import seen
+from s3_cases import RemoteDataset
+from uttershard.pipeline.dataset.manifest import MANIFEST_NAME, encode_manifest
+from uttershard.pipeline.storage.prefetch import REQUESTS_IN_FLIGHT
+
+SHARDS = 1000
+
+
+@pytest.fixture(scope="module")
+def many(remote: RemoteDataset, tmp_path_factory: pytest.TempPathFactory) -> RemoteDataset:
+    """A dataset whose manifest lists the eight shards of another again and again."""
+    folder = tmp_path_factory.mktemp("many") / "shards"
+    packed = remote.packed.copy(folder)
+    manifest = remote.shards().manifest
+    shards = tuple(manifest.shards[number % len(manifest.shards)] for number in range(SHARDS))
+    (folder / MANIFEST_NAME).write_bytes(encode_manifest(replace(manifest, shards=shards)))
+    return RemoteDataset(packed, remote.server.upload(folder, "many"), remote.server)
+
+
+@pytest.mark.parametrize(("delay", "storage"), [(0.03, "spans"), (0.2, "windows"), (0.03, "cache")])
+def test_few_requests_come_before_the_first_batch(
+    many: RemoteDataset, proxy: FaultProxy, tmp_path: Path, delay: float, storage: str
+) -> None:
+    settings: dict[str, Any] = {"spans": {}, "windows": {"windows": 100}, "cache": {"cache": tmp_path}}[storage]
+    windows = settings.get("windows")
+    expected = seen(next(iter(many.packed.loader(windows=windows))))
+    proxy.faults = [Fault(delay=delay)]
+    loader = many.loader(proxy, **settings, threads=1)
+    assert len(proxy.requests) == 1 + SHARDS, "one for the manifest, one for each sidecar"
+    batch = next(iter(loader))
+    made = list(proxy.requests)
+    assert seen(batch) == expected
+    # Its own spans, and what has been begun for the batches after it; a batch or two may have been made meanwhile.
+    tars = [path for path in made if ".tar" in path]
+    assert 0 < len(tars) <= len(batch.keys) + 6 * REQUESTS_IN_FLIGHT
+    assert len(made) == 1 + SHARDS + len(tars)
