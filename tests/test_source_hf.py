@@ -1,17 +1,25 @@
 """Hugging Face datasets on disk, written by `datasets` (in a process of its own: it is large)."""
 
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import soundfile
-from corpora import RATE, noise, write_audio
+from corpora import RATE, noise, read_errors, write_audio
+from s3_server import ACCESS, BUCKET, SECRET, S3Server
 from source_checks import assert_samples, list_corpus, rows_of
+from test_adopt import loaded
 from uttershard.pipeline.errors import ConfigError
+from uttershard.writers import audio_files, pack
+from uttershard.writers.cluster import ClusterSettings
+
+HERE = ClusterSettings(n_workers=2, options={"processes": False})
 
 
 def encoded(seed: int, kind: str = "FLAC") -> bytes:
@@ -57,8 +65,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def check(address: Path | str, **options: str) -> None:
-    listing = list_corpus(address, **options)
+def check(address: Path | str, *, from_: str | None = None, **options: str) -> None:
+    listing = list_corpus(address, from_, **options)
     rows = rows_of(listing)
     assert not listing.refused
     assert list(rows) == [f"utt{row}" for row in range(7)]
@@ -99,6 +107,84 @@ def test_paths_instead_of_bytes(tmp_path: Path) -> None:
     listing = list_corpus(tmp_path / "t.parquet")
     assert_samples(rows_of(listing)["a"], noise(0.1))
     assert [refusal.key for refusal in listing.refused] == ["b"]
+
+
+AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+def test_rows_with_bytes_with_a_path_with_both_and_with_none(tmp_path: Path) -> None:
+    values = [
+        {"bytes": encoded(0), "path": None},
+        {"bytes": None, "path": "p.wav"},
+        {"bytes": encoded(2), "path": "nowhere/b.flac"},
+        {"bytes": None, "path": None},
+        None,
+        {"bytes": b"", "path": "e.flac"},
+    ]
+    table = pa.table({"id": ["o", "p", "b", "n", "null", "e"], "audio": pa.array(values, AUDIO)})
+    pq.write_table(table, tmp_path / "t.parquet")
+    for address in (tmp_path / "t.parquet", save_stream(tmp_path / "saved", table)):
+        write_audio(tmp_path / "p.wav", 0.1, seed=1)
+        write_audio(tmp_path / "saved" / "p.wav", 0.1, seed=1)
+        target = tmp_path / f"out-{address.name}"
+        summary = pack(address, target, from_="hf", max_errors=3, cluster=HERE, shards=2)
+        assert (summary.utterances, summary.refused) == (3, 3)
+        assert {error["key"] for error in read_errors(target)} == {"n", "null", "e"}
+        found = loaded(target)
+        for seed, key in enumerate(("o", "p", "b")):
+            np.testing.assert_array_equal(found[key][0], noise(0.1, seed) / np.float32(32768))
+
+
+def save_stream(folder: Path, table: pa.Table) -> Path:
+    """Write what `save_to_disk` does: a stream of batches and its list of files."""
+    folder.mkdir()
+    with pa.ipc.new_stream(str(folder / "data-00000-of-00001.arrow"), table.schema) as stream:
+        stream.write_table(table, max_chunksize=2)
+    state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
+    (folder / "state.json").write_text(json.dumps(state), "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["bytes", "path"])
+def test_structs_of_one_field(tmp_path: Path, name: str) -> None:
+    write_audio(tmp_path / "0.wav", 0.1)
+    value = {"bytes": encoded(0), "path": "0.wav"}[name]
+    kind = pa.struct([(name, {"bytes": pa.binary(), "path": pa.string()}[name])])
+    table = pa.table({"id": ["a"], "audio": pa.array([{name: value}], kind)})
+    pq.write_table(table, tmp_path / "t.parquet")
+    for address in (tmp_path / "t.parquet", save_stream(tmp_path / "saved", table)):
+        write_audio(tmp_path / "saved" / "0.wav", 0.1)
+        assert_samples(rows_of(list_corpus(address, "hf"))["a"], noise(0.1))
+
+
+def test_a_row_group_is_read_once_a_shard(tmp_path: Path) -> None:
+    rows, groups, shards = 24, 6, 2
+    audio = pa.array([{"bytes": encoded(row), "path": f"{row}.flac"} for row in range(rows)], AUDIO)
+    pq.write_table(pa.table({"audio": audio}), tmp_path / "t.parquet", row_group_size=rows // groups)
+    audio_files._row_group.cache_clear()
+    one = ClusterSettings(n_workers=1, options={"processes": False})
+    pack(tmp_path / "t.parquet", tmp_path / "out", cluster=one, shards=shards)
+    assert audio_files._row_group.cache_info().misses <= groups * (1 + shards)
+    found = loaded(tmp_path / "out")
+    for row in range(rows):
+        np.testing.assert_array_equal(found[str(row)][0], noise(0.1, row) / np.float32(32768))
+
+
+def test_in_a_store(written: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
+    filesystem = s3.filesystem()
+    for folder in ("one", "splits", "saved", "dict"):
+        filesystem.put(str(written / folder), f"{BUCKET}/hf/{folder}", recursive=True)
+    address = f"s3://{BUCKET}/hf"
+    check(f"{address}/one", from_="hf")
+    check(f"{address}/splits", from_="hf", split="train")
+    check(f"{address}/saved", from_="hf")
+    check(f"{address}/dict", from_="hf", split="train")
+    check(f"{address}/one/data/train-*.parquet")
+    with pytest.raises(ConfigError, match="several splits"):
+        list_corpus(f"{address}/splits", "hf")
 
 
 def test_no_audio_column(tmp_path: Path) -> None:

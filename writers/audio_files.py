@@ -155,9 +155,9 @@ def _gzip_stream(address: str, stamp: tuple[int, int]) -> SeekableGzip:
     return SeekableGzip(open_address(address).__enter__())
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=1)
 def _row_group(address: str, stamp: tuple[int, int], group: int, column: str) -> pa.ChunkedArray:
-    """Keep the row groups read last: neighbours in a Parquet file are read together anyway."""
+    """Keep the row group read last: values are read in the order of their groups."""
     with open_address(address) as file, pq.ParquetFile(file) as parquet:
         table = parquet.read_row_group(group, columns=[column], use_threads=False)
     values = table.column(0)
@@ -166,9 +166,14 @@ def _row_group(address: str, stamp: tuple[int, int], group: int, column: str) ->
     return values
 
 
+def read_row_group(place: Place) -> pa.ChunkedArray:
+    """Return all values of the column and row group of a cell."""
+    return _row_group(place.address, file_stamp(place.address), place.numbers[0], place.column)
+
+
 def _read_cell(place: Place) -> bytes:
     group, row = place.numbers
-    data = _row_group(place.address, file_stamp(place.address), group, place.column)[row].as_py()
+    data = read_row_group(place)[row].as_py()
     if not data:
         raise AudioError(f"no audio in row {row} of row group {group} of {place.address}")
     return bytes(data)

@@ -18,6 +18,7 @@ from .audio_files import raise_if_it_may_come_back, with_address
 from .audio_rows import AudioRows
 from .channels import probe_channels
 from .listing import Listing, Refusal
+from .parquet_cells import has_cells, sort_cells
 from .settings import PackSettings
 from .source_store import with_source
 
@@ -119,6 +120,8 @@ def _files_to_open(table: pa.Table, file_of_row: NDArray[np.int32], settings: Pa
 
 def _open_files(files: AudioRows, wanted: NDArray[np.int64], run: RunChunks) -> "_Facts":
     facts = _Facts.unknown(len(files))
+    if has_cells(files.uris):
+        wanted = wanted[sort_cells(files.addresses(wanted))]
     chunks = [wanted[start : start + CHUNK_FILES] for start in range(0, len(wanted), CHUNK_FILES)]
     for number, result in run(with_source(probe_files), (files.addresses(chunk) for chunk in chunks)):
         chunk = chunks[number]

@@ -14,6 +14,7 @@ from uttershard.pipeline.reading.codecs import AudioError
 
 from .audio import PackedAudio, fetch, fetch_spans
 from .byte_files import ReusedBuffer
+from .parquet_cells import ShardCells
 from .settings import PackSettings
 
 _WAITING_BYTES = 256 << 20
@@ -32,9 +33,11 @@ class ShardAudio:
     _segments: dict[str, list[int]] = field(default_factory=dict)
     _waiting: dict[int, PackedAudio] = field(default_factory=dict)
     _waiting_bytes: int = 0
+    _cells: ShardCells = field(init=False)
 
     def __post_init__(self) -> None:
-        """Find the recordings of which there are several segments."""
+        """Find the recordings of which there are several segments, and what is in Parquet files."""
+        self._cells = ShardCells.of(self.plan["uri"])
         is_part = pc.or_(pc.is_valid(self.plan["start"]), pc.is_valid(self.plan["end"])).to_numpy()
         rows = np.flatnonzero(is_part)
         segments: dict[str, list[int]] = defaultdict(list)
@@ -48,7 +51,7 @@ class ShardAudio:
             self._cut_ahead(row, uri)
         audio = self._waiting.pop(row, None)
         if audio is None:
-            audio = fetch(uri, start, end, self.settings, self._buffer)
+            audio = fetch(self._cells.address(uri), start, end, self.settings, self._buffer)
         else:
             self._waiting_bytes -= len(audio.data)
         self.reduced += audio.reduced

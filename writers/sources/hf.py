@@ -8,17 +8,18 @@ The audio is a column of `{bytes, path}` structs, whose bytes are an encoded fil
 `transcription`, `transcript`, `sentence`, `normalized_text` that is there; the id the first of `id`, `utt_id`, `key`,
 else the stem of the audio's path, else the file and row. All other plain columns are metadata.
 
-Arrow files are not compressed: a listing holds where the bytes of each audio are. Parquet is, by row groups: to read
-one audio, its row group is read (the last two are kept), so a file of few, large row groups packs slowly.
+Arrow files are not compressed: a listing holds where the bytes of each audio are. Of those in a store that can only be
+told by reading them, a batch at a time. Parquet is compressed, by row groups: see parquet_cells.py.
 """
 
 import json
 import posixpath
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,7 @@ from uttershard.pipeline.dataset.files import local_path
 from uttershard.pipeline.errors import ConfigError, DataError
 
 from ..archives import open_file
+from ..corpus_path import CorpusPath, corpus_path, files_below, read_path
 from ..listing import Listing, ListingBuilder, encode_metadata
 from ..locators import cell_uri, range_uri
 from ..parts import each
@@ -36,6 +38,7 @@ from .records import ID_FIELDS
 
 _TEXTS = ("text", "transcription", "transcript", "sentence", "normalized_text")
 _BYTES, _PATH = "bytes", "path"
+_SPLITS, _STATE = "dataset_dict.json", "state.json"
 
 
 @dataclass(frozen=True)
@@ -58,15 +61,13 @@ class HfSource:
 
     @classmethod
     def matches(cls, address: str) -> bool:
-        """Whether it is a `.parquet` file or pattern, a folder of them, or one that `save_to_disk` wrote."""
+        """Whether it is a `.parquet` file or pattern, a local folder of them, or one that `save_to_disk` wrote."""
         if address.endswith(".parquet"):
             return True
         path = local_path(address)
         if path is None or not Path(path).is_dir():
             return False
-        return bool(_parquet_files(Path(path))) or any(
-            Path(path, name).is_file() for name in ("dataset_dict.json", "state.json")
-        )
+        return bool(_parquet_files(Path(path))) or any(Path(path, name).is_file() for name in (_SPLITS, _STATE))
 
     def list_utterances(self) -> Listing:
         """List the rows in their order."""
@@ -78,27 +79,30 @@ class HfSource:
         return builder.finish(root, self.address)
 
     def _files(self) -> list[str]:
-        path = local_path(self.address)
-        if path is None or has_pattern(self.address) or not Path(path).is_dir():
+        path = corpus_path(self.address)
+        if has_pattern(self.address) or not path.is_dir():
             found = expand([self.address])
             return [file if local_path(file) is None else str(Path(str(local_path(file))).absolute()) for file in found]
-        folder = self._split_folder(Path(path).absolute())
-        if (folder / "state.json").is_file():
-            state = json.loads((folder / "state.json").read_bytes())
+        folder = self._split_folder(path)
+        if (folder / _STATE).is_file():
+            state = _read_json(folder / _STATE)
             return [str(folder / entry["filename"]) for entry in state["_data_files"]]
         files = _parquet_files(folder)
-        splits = sorted({file.name.partition("-")[0] for file in files})
+        splits = sorted({_split_of(file) for file in files})
         if len(splits) > 1 and self.split is None:
             raise ConfigError(f"{folder}: several splits ({', '.join(splits)}); say which with the option split")
-        chosen = [str(file) for file in files if self.split is None or file.name.partition("-")[0] == self.split]
+        chosen = [file for file in files if self.split is None or _split_of(file) == self.split]
         if not chosen:
-            raise ConfigError(f"{folder}: no Parquet file of the split {self.split!r}; there are {', '.join(splits)}")
+            what = "no Parquet file" if self.split is None else f"no Parquet file of the split {self.split!r}"
+            raise ConfigError(
+                f"{folder}: {what}, and not a folder of save_to_disk; there are {', '.join(splits) or 'none'}"
+            )
         return chosen
 
-    def _split_folder(self, folder: Path) -> Path:
-        if not (folder / "dataset_dict.json").is_file():
+    def _split_folder(self, folder: CorpusPath) -> CorpusPath:
+        if not (folder / _SPLITS).is_file():
             return folder
-        splits = json.loads((folder / "dataset_dict.json").read_bytes())["splits"]
+        splits = _read_json(folder / _SPLITS)["splits"]
         split = self.split if self.split is not None else splits[0] if len(splits) == 1 else None
         if split is None or split not in splits:
             raise ConfigError(f"{folder}: say with the option split which of {', '.join(splits)}")
@@ -113,6 +117,8 @@ class _Columns:
     text: str | None
     id: str | None
     metadata: tuple[str, ...]
+    has_path: bool
+    """Whether the structs have paths."""
 
     @classmethod
     def find(cls, source: HfSource, schema: pa.Schema, file: str) -> "_Columns":
@@ -129,7 +135,11 @@ class _Columns:
         text = source.text or next((name for name in _TEXTS if name in schema.names), None)
         key = source.id or next((name for name in ID_FIELDS if name in schema.names), None)
         plain = [field.name for field in schema if not pa.types.is_nested(field.type) and not _is_binary(field.type)]
-        return cls(audio, text, key, tuple(name for name in plain if name not in (audio, text, key)))
+        kept = tuple(name for name in plain if name not in (audio, text, key))
+        kind = schema.field(audio).type
+        if not _is_audio(kind):
+            raise ConfigError(f"{file}: the column {audio!r} is {kind}, and no struct of bytes and path")
+        return cls(audio, text, key, kept, kind.get_field_index(_PATH) >= 0)
 
     @property
     def small(self) -> list[str]:
@@ -154,46 +164,93 @@ def _list_parquet(source: HfSource, builder: ListingBuilder, file: str) -> None:
         columns = _Columns.find(source, parquet.schema_arrow, file)
         first = 0
         for group in range(parquet.num_row_groups):
-            rows = parquet.read_row_group(
-                group, columns=[*columns.small, f"{columns.audio}.{_PATH}"], use_threads=False
-            )
-            has_bytes = not _all_null(parquet.metadata.row_group(group), f"{columns.audio}.{_BYTES}")
-            paths = rows[columns.audio].combine_chunks().field(_PATH).to_pylist()
-            for row, record in enumerate(_records(rows, columns)):
-                uri = cell_uri(file, group, row, f"{columns.audio}.{_BYTES}") if has_bytes else None
+            wanted = [*columns.small, *([f"{columns.audio}.{_PATH}"] if columns.has_path else [])]
+            rows = parquet.read_row_group(group, columns=wanted, use_threads=False)
+            count = parquet.metadata.row_group(group).num_rows
+            has_bytes = _has_bytes(parquet, group, columns)
+            paths = _paths(rows[columns.audio].combine_chunks()) if columns.has_path else [None] * count
+            for row, record in enumerate(_records(rows, columns, count)):
+                uri = cell_uri(file, group, row, f"{columns.audio}.{_BYTES}") if has_bytes[row] else None
                 _add(builder, columns, record, paths[row], uri, f"{name}:{first + row}", file)
-            first += rows.num_rows
+            first += count
 
 
 def _list_arrow(source: HfSource, builder: ListingBuilder, file: str) -> None:
     name = posixpath.basename(file)
-    if local_path(file) is None:
-        raise ConfigError(f"{file}: Arrow files are read from a disk; copy the folder to one")
-    mapped = pa.memory_map(file).read_buffer()
     columns: _Columns | None = None
     first = 0
-    try:
-        for batch in pa.ipc.open_stream(pa.BufferReader(mapped)):
-            columns = columns or _Columns.find(source, batch.schema, file)
-            audio = batch.column(columns.audio)
-            places = _places(audio.field(_BYTES), mapped.address, mapped.size, file)
-            paths = audio.field(_PATH).to_pylist()
-            for row, record in enumerate(_records(pa.table(batch), columns)):
-                uri = None if places[row] is None else range_uri(file, *places[row])
-                _add(builder, columns, record, paths[row], uri, f"{name}:{first + row}", file)
-            first += batch.num_rows
-    except pa.ArrowInvalid as error:
-        raise DataError(f"{file}: not an Arrow stream, or a damaged one ({error})") from error
+    with _open_arrow(file) as opened:
+        try:
+            for batch in pa.ipc.open_stream(opened.stream):
+                columns = columns or _Columns.find(source, batch.schema, file)
+                audio = batch.column(columns.audio)
+                places = _places(audio, opened, file)
+                paths = _paths(audio) if columns.has_path else [None] * batch.num_rows
+                for row, record in enumerate(_records(pa.table(batch), columns, batch.num_rows)):
+                    place = places[row]
+                    uri = None if place is None else range_uri(file, *place)
+                    _add(builder, columns, record, paths[row], uri, f"{name}:{first + row}", file)
+                first += batch.num_rows
+        except pa.ArrowInvalid as error:
+            raise DataError(f"{file}: not an Arrow stream, or a damaged one ({error})") from error
 
 
-def _places(values: pa.Array, base: int, size: int, file: str) -> list[Any]:
-    """Return (offset in the file, bytes) of each value, None for a null."""
+@contextmanager
+def _open_arrow(file: str) -> Iterator["_Blocks"]:
+    if local_path(file) is not None:
+        mapped = pa.memory_map(file).read_buffer()
+        yield _Blocks(pa.BufferReader(mapped), [(mapped.address, mapped.size, 0)])
+        return
+    with open_file(file) as opened:
+        blocks = _Blocks(None, [])
+        blocks.stream = pa.PythonFile(_Noted(opened, blocks.places), mode="r")
+        yield blocks
+
+
+@dataclass
+class _Blocks:
+    """An Arrow stream, and where in its file the memory is from that Arrow has."""
+
+    stream: Any
+    places: list[tuple[int, int, int]]
+    """Address, bytes and place in the file of what was read last."""
+
+    def find(self, address: int) -> int | None:
+        """Return the place in the file of an address."""
+        return next((at + address - base for base, size, at in self.places if base <= address < base + size), None)
+
+
+class _Noted:
+    """A file that notes what it gave to Arrow, which takes it over without a copy: each batch is one read."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO, places: list[tuple[int, int, int]]) -> None:
+        self._file, self._places = file, places
+
+    def read(self, count: int = -1) -> bytes:
+        """Read, and note where from."""
+        at = self._file.tell()
+        data = self._file.read(count)
+        self._places[:] = [(pa.py_buffer(data).address, len(data), at)]
+        return data
+
+    def tell(self) -> int:
+        """Return the place in the file."""
+        return self._file.tell()
+
+
+def _places(audio: pa.StructArray, blocks: _Blocks, file: str) -> list[tuple[int, int] | None]:
+    """Return (offset in the file, bytes) of each audio, None where there are no bytes."""
+    if audio.type.get_field_index(_BYTES) < 0:
+        return [None] * len(audio)
+    values = audio.field(_BYTES)
     width, dtype = (8, np.int64) if pa.types.is_large_binary(values.type) else (4, np.int32)
     _, offsets_buffer, data = values.buffers()
-    if data is None or not len(values):
+    if data is None or not data.size or not len(values):
         return [None] * len(values)
-    start = data.address - base
-    if not 0 <= start <= size:
+    start = blocks.find(data.address)
+    if start is None:
         raise DataError(f"{file}: its buffers are compressed; save it again without compression")
     offsets = np.frombuffer(offsets_buffer, dtype, len(values) + 1, values.offset * width).astype(np.int64)
     valid = values.is_valid().to_pylist()
@@ -204,8 +261,14 @@ def _places(values: pa.Array, base: int, size: int, file: str) -> list[Any]:
     ]
 
 
-def _records(rows: pa.Table, columns: _Columns) -> Iterator[dict[str, Any]]:
-    yield from rows.select(columns.small).to_pylist()
+def _paths(audio: pa.StructArray) -> list[str | None]:
+    found: list[str | None] = audio.field(_PATH).to_pylist()
+    return found
+
+
+def _records(rows: pa.Table, columns: _Columns, count: int) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = rows.select(columns.small).to_pylist()
+    return records if columns.small else [{} for _ in range(count)]
 
 
 def _add(
@@ -227,7 +290,7 @@ def _add(
         return
     if uri is None:
         try:
-            uri = locate(path, Path(file).parent) if path else None
+            uri = locate(path, corpus_path(file).parent) if path else None
         except LocatorError as error:
             builder.refuse(str(key), origin, str(error))
             return
@@ -254,22 +317,48 @@ def _is_audio(kind: pa.DataType) -> bool:
     if not pa.types.is_struct(kind):
         return False
     names = {kind.field(number).name: kind.field(number).type for number in range(kind.num_fields)}
-    return _BYTES in names and _is_binary(names[_BYTES]) and _PATH in names
+    if _BYTES in names:
+        return _is_binary(names[_BYTES])
+    return names.keys() == {_PATH} and pa.types.is_string(names[_PATH])
 
 
 def _is_binary(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def _all_null(group: Any, column: str) -> bool:
-    """Say by its statistics whether a column of a row group holds nothing."""
-    for number in range(group.num_columns):
-        chunk = group.column(number)
-        if chunk.path_in_schema == column:
-            statistics = chunk.statistics
-            return statistics is not None and statistics.has_null_count and statistics.null_count == chunk.num_values
-    return False
+def _has_bytes(parquet: pq.ParquetFile, group: int, columns: _Columns) -> list[bool]:
+    """Say of each row of a row group whether it holds the bytes of its audio: by statistics, where they tell."""
+    about, name = parquet.metadata.row_group(group), f"{columns.audio}.{_BYTES}"
+    chunks = (about.column(number) for number in range(about.num_columns))
+    chunk = next((chunk for chunk in chunks if chunk.path_in_schema == name), None)
+    if chunk is None:
+        return [False] * about.num_rows
+    statistics = chunk.statistics
+    if statistics is None or not statistics.has_null_count or statistics.null_count == 0:
+        return [True] * about.num_rows
+    if statistics.null_count == about.num_rows:
+        return [False] * about.num_rows
+    values = parquet.read_row_group(group, columns=[name], use_threads=False)[columns.audio].combine_chunks()
+    valid: list[bool] = values.field(_BYTES).is_valid().to_pylist()
+    return valid
 
 
-def _parquet_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.parquet")) or sorted(folder.glob("data/*.parquet"))
+def _parquet_files(folder: CorpusPath) -> list[str]:
+    """Return the Parquet files in a folder, or in its `data/`."""
+    if isinstance(folder, Path):
+        found = sorted(folder.glob("*.parquet")) or sorted(folder.glob("data/*.parquet"))
+        return [str(file) for file in found]
+    names = [name for name in files_below(folder) if name.endswith(".parquet")]
+    chosen = [name for name in names if "/" not in name] or [name for name in names if name.count("/") == 1]
+    return [str(folder / name) for name in chosen if "/" not in name or name.startswith("data/")]
+
+
+def _split_of(file: str) -> str:
+    return posixpath.basename(file).partition("-")[0]
+
+
+def _read_json(path: CorpusPath) -> Any:
+    try:
+        return json.loads(read_path(path))
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON ({error}): save the dataset again") from error
