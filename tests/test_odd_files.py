@@ -234,7 +234,7 @@ def test_odd_tars(tmp_path: Path) -> None:
     listing = listed(gnu, "webdataset")
     assert listing.utterances["key"].to_pylist() == ["a"]
     assert [(key, reason) for key, _, reason in listing.refused] == [
-        ("s", "the member 's.wav' is a link or no file (type 'S')")
+        ("s", "the member 's.wav' is a sparse file: its bytes are not there as they are")
     ]
 
 

@@ -1,5 +1,6 @@
 """Many segments of one recording: cut in one pass, the same to the byte as one by one."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -84,3 +85,22 @@ def test_a_pass_leaves_out_what_it_is_no_way_for(tmp_path: Path) -> None:
     places = [place for place, _ in fetch_spans(str(path), SPANS, PackSettings())]
     assert sorted(places) == [0, 1, 2, 3, 4, 8]
     assert list(fetch_spans(f"{path}#channels=0", SPANS, PackSettings())) == []
+
+
+@pytest.mark.parametrize(("name", "subtype"), [("a.mp3", None), ("a.ogg", "VORBIS"), ("a.ogg", "OPUS")])
+def test_memory_is_bounded_by_the_segment(tmp_path: Path, name: str, subtype: str | None) -> None:
+    path = tmp_path / name
+    with soundfile.SoundFile(path, "w", 16_000, 1, subtype=subtype) as file:
+        for seed in range(10):
+            file.write(noise(60.0, seed=seed))
+    fetch(str(path), 1.0, 2.0, PackSettings())
+    tracemalloc.start()
+    try:
+        fetch(str(path), 590.0, 591.0, PackSettings())
+        spans = [(start, start + 0.5) for start in range(0, 600, 60)]
+        for _ in fetch_spans(str(path), spans, PackSettings()):
+            pass
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < path.stat().st_size / 2

@@ -5,6 +5,8 @@ A codec is one file of this package that ends in a `Codec`; the package's `CODEC
 
 from __future__ import annotations
 
+import io
+import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, TypeAlias
@@ -100,6 +102,49 @@ def read_at(file: BinaryIO, start: int, count: int) -> memoryview:
     """Up to `count` bytes of a seekable file from `start`; fewer only at its end."""
     file.seek(start)
     return memoryview(file.read(count))
+
+
+def whole(file: BinaryIO) -> memoryview:
+    """All bytes of a seekable file; a local one is mapped, so that memory holds no more of it than is being read."""
+    file.seek(0)
+    try:
+        descriptor = file.fileno()
+    except OSError:  # it is none of the operating system's
+        return memoryview(file.read())
+    return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+
+
+class ViewFile(io.RawIOBase):
+    """Bytes in memory as a file, without a copy of them, which `io.BytesIO` makes."""
+
+    def __init__(self, data: memoryview) -> None:
+        super().__init__()
+        self._data, self._position = data, 0
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """The place in the file."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a place in the file."""
+        self._position = max(0, offset + (0, self._position, len(self._data))[whence])
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer."""
+        view = memoryview(buffer).cast("B")
+        data = self._data[self._position : self._position + len(view)]
+        view[: len(data)] = data
+        self._position += len(data)
+        return len(data)
 
 
 def read_frames(file: BinaryIO, data_start: int, frame_bytes: int, first: int, last: int) -> memoryview:

@@ -30,6 +30,7 @@ from .base import (
     require_count,
     require_samples,
     shaped,
+    whole,
 )
 from .mp3_frames import Stream, find_stream, starts_within, walk
 from .sniff import HEAD_BYTES, id3_end, id3_end_of_file
@@ -102,8 +103,7 @@ def _probe(file: BinaryIO) -> AudioInfo:
         rest = file_size(file) - start
         if rest - stream.promised_bytes in (0, _ID3V1_BYTES):
             return _info(stream, _promised_samples(head))
-    file.seek(0)
-    return _measure(memoryview(file.read()))
+    return _measure(whole(file))
 
 
 def _info(stream: Stream, num_samples: int) -> AudioInfo:
@@ -128,8 +128,7 @@ def _decode(data: memoryview, num_samples: int, channels: int, scratch: Scratch)
 
 def _cut(file: BinaryIO, first: int, last: int) -> Samples:
     """Decoded from the start, since a frame needs bits of those before it; only the part is kept."""
-    file.seek(0)
-    data, info = _only_frames(memoryview(file.read()))
+    data, info = _only_frames(whole(file))
     samples = np.empty((last - first) * info.channels, np.float32)
     skip = _skip_by_soundfile if native.lib is None else _skip_by_miniaudio
     require_count(skip(data, first, last - first, info.channels, samples), last - first)
@@ -137,8 +136,7 @@ def _cut(file: BinaryIO, first: int, last: int) -> Samples:
 
 
 def _blocks(file: BinaryIO) -> Iterator[Samples]:
-    file.seek(0)
-    data, info = _only_frames(memoryview(file.read()))
+    data, info = _only_frames(whole(file))
     if native.lib is None:
         try:
             with soundfile.SoundFile(io.BytesIO(data)) as source:

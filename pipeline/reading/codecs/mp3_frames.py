@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FRAME_HEADER_BYTES = 4
+_SEARCHED_BYTES = 65_536
 _MPEG1, _MPEG2, _MPEG25 = 3, 2, 0
 _LAYER3 = 1
 
@@ -113,29 +114,28 @@ def find_stream(head: memoryview) -> Stream | None:
 
 def walk(data: memoryview, stream: Stream) -> Walk:
     """Go through all frames of a whole file, over gaps too."""
-    raw = bytes(data)
     frames, runs, begin, position = -stream.has_info, list[tuple[int, int]](), stream.start, stream.start
-    while position < len(raw):
-        frame = frame_at(raw, position)
+    while position < len(data):
+        frame = frame_at(data, position)
         if frame is not None and frame.continues(stream.first):
             position += frame.num_bytes
-            frames += position <= len(raw)
+            frames += position <= len(data)
             continue
         runs.append((begin, position))
-        is_tag = raw.startswith((b"TAG", b"APETAGEX"), position)
-        following = None if is_tag else _next_frame(raw, position + 1)
+        is_tag = bytes(data[position : position + 8]).startswith((b"TAG", b"APETAGEX"))
+        following = None if is_tag else _next_frame(data, position + 1)
         if following is None:
             return Walk(frames, runs, cut=False)
         begin = position = following
-    return Walk(frames, [*runs, (begin, position)], cut=position > len(raw))
+    return Walk(frames, [*runs, (begin, position)], cut=position > len(data))
 
 
 def starts_within(data: memoryview, end: int) -> int | None:
     """Where frames start that go on up to `end`, a place that should have been the start of the first."""
-    raw, start = bytes(data), 0
-    while (found := _next_frame(raw, start)) is not None and found < end:
+    start = 0
+    while (found := _next_frame(data, start)) is not None and found < end:
         position = found
-        while position < end and (frame := frame_at(raw, position)) is not None:
+        while position < end and (frame := frame_at(data, position)) is not None:
             position += frame.num_bytes
         if position > end:
             return found
@@ -143,14 +143,17 @@ def starts_within(data: memoryview, end: int) -> int | None:
     return None
 
 
-def _next_frame(raw: bytes, start: int) -> int | None:
+def _next_frame(data: memoryview | bytes, start: int) -> int | None:
     """Where the next frame starts whose successor is where it should be (or the end is)."""
-    while (start := raw.find(b"\xff", start)) >= 0:
-        frame = frame_at(raw, start)
-        if frame is not None:
-            end = start + frame.num_bytes
-            after = frame_at(raw, end)
-            if end == len(raw) or (after is not None and after.continues(frame)):
-                return start
-        start += 1
+    while start < len(data):
+        block = bytes(data[start : start + _SEARCHED_BYTES])
+        at = -1
+        while (at := block.find(b"\xff", at + 1)) >= 0:
+            frame = frame_at(data, start + at)
+            if frame is not None:
+                end = start + at + frame.num_bytes
+                after = frame_at(data, end)
+                if end == len(data) or (after is not None and after.continues(frame)):
+                    return start + at
+        start += len(block)
     return None

@@ -25,11 +25,13 @@ from .base import (
     DType,
     Samples,
     Scratch,
+    ViewFile,
     file_size,
     read_at,
     require_channels,
     require_count,
     require_samples,
+    whole,
 )
 from .ogg_pages import HEADER_BYTES, LARGEST_PAGE_BYTES, checked_links, closing_serial, serial_at
 
@@ -107,7 +109,7 @@ def _codec(name: str, magic: bytes, extension: str, endings: frozenset[str]) -> 
         tail = read_at(file, max(0, file_size(file) - LARGEST_PAGE_BYTES), LARGEST_PAGE_BYTES)
         file.seek(0)
         is_one = closing_serial(tail) == serial_at(head, 0)
-        return _read_info(name, file) if is_one else measure(memoryview(file.read()))
+        return _read_info(name, file) if is_one else measure(whole(file))
 
     def decode(data: memoryview, num_samples: int, channels: int, scratch: Scratch) -> Samples:
         try:
@@ -122,16 +124,15 @@ def _codec(name: str, magic: bytes, extension: str, endings: frozenset[str]) -> 
         parts = [
             _decode_link(name, link, info.num_samples, channels)[0] for link, info in zip(links, counts, strict=True)
         ]
-        whole: NDArray[Any] = np.concatenate(parts)
-        return whole
+        joined: NDArray[Any] = np.concatenate(parts)
+        return joined
 
     def cut(file: BinaryIO, first: int, last: int) -> Samples:
-        file.seek(0)
-        links = checked_links(memoryview(file.read()))
+        links = checked_links(whole(file))
         kept, position = [], 0
         for link in links:
             try:
-                with soundfile.SoundFile(io.BytesIO(link)) as stream:
+                with soundfile.SoundFile(ViewFile(link)) as stream:
                     if name in _SEEKABLE and len(links) == 1:
                         # The decoder has forgotten what came before after the second that is thrown away.
                         position = stream.seek(max(0, first - stream.samplerate))
@@ -149,10 +150,9 @@ def _codec(name: str, magic: bytes, extension: str, endings: frozenset[str]) -> 
         return np.concatenate(kept)
 
     def blocks(file: BinaryIO) -> Iterator[Samples]:
-        file.seek(0)
-        for link in checked_links(memoryview(file.read())):
+        for link in checked_links(whole(file)):
             try:
-                with soundfile.SoundFile(io.BytesIO(link)) as stream:
+                with soundfile.SoundFile(ViewFile(link)) as stream:
                     for block in stream.blocks(_BLOCK, dtype="float32"):
                         yield block.copy()
             except soundfile.LibsndfileError as error:
