@@ -196,6 +196,20 @@ def test_nemo(tmp_path: Path, manifests: str) -> None:
     assert ShardSet.open(str(tmp_path / "out")).index(["text_chars"])["text_chars"].to_pylist() == [6] * 4
 
 
+def test_nemo_names_with_dots_and_folders(tmp_path: Path) -> None:
+    """NeMo finds a member's line by its file's name up to the last dot."""
+    write_tar(tmp_path / "audio_0.tar", [(f"./clips/rec.{seed}.wav", encoded(seed, "WAV")) for seed in range(2)])
+    lines = [{"audio_filepath": f"rec.{seed}.wav", "duration": 0.2, "text": f"text {seed}"} for seed in range(2)]
+    manifest = str(write_jsonl(tmp_path / "manifest_0.json", lines))
+    index_tars([str(tmp_path / "audio_0.tar")], out=str(tmp_path / "out"), manifests=manifest, workers=1)
+    found = loaded(tmp_path / "out")
+    assert {key: text for key, (_, text, _) in found.items()} == {
+        f"clips/rec.{seed}": f"text {seed}" for seed in range(2)
+    }
+    assert_noise(found["clips/rec.1"][0], 1)
+    assert verify(str(tmp_path / "out"), deep=True).ok
+
+
 def test_nemo_segments_are_listed(tmp_path: Path) -> None:
     nemo(tmp_path)
     lines = [

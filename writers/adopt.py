@@ -109,6 +109,8 @@ class _ForeignTar:
             problem = group.problem or self._try_to_add(group)
             if problem is None:
                 continue
+            if self._records is not None:
+                self._records.drop(group.key)
             refusal = Refusal(printable(group.key), printable(f"{name}:{group.key}"), printable(problem))
             if stop:
                 raise DataError(f"{refusal.source}: {refusal.reason}")

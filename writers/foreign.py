@@ -1,7 +1,7 @@
 """Tars of other tools: which members are one utterance, which of them is its audio, what its text and metadata are.
 
-    webdataset, nemo   the key ends at the first dot of the file's name:  a/b.c.flac -> a/b, c.flac
-    wenet              at the last one:                                    a/b.c.flac -> a/b.c, flac
+    webdataset    the key ends at the first dot of the file's name:  a/b.c.flac -> a/b, c.flac
+    wenet, nemo   at the last one:                                    a/b.c.flac -> a/b.c, flac
 
 Members of one key stand one after the other, or they are not of one utterance: a sample whose files are apart is none,
 and of two whole samples of one key the second is none. Folders and hidden files (`._a.wav` is what macOS adds to each)
@@ -68,7 +68,7 @@ def split_key(name: str, naming: str) -> tuple[str, str]:
     if naming not in NAMINGS:
         raise ConfigError(f"naming is {naming!r}; it can be {', '.join(NAMINGS)}")
     folder, slash, base = name.removeprefix("./").rpartition("/")
-    stem, _, ending = base.rpartition(".") if naming == "wenet" else base.partition(".")
+    stem, _, ending = base.partition(".") if naming == "webdataset" else base.rpartition(".")
     return folder + slash + stem, ending.lower()
 
 

@@ -59,8 +59,7 @@ class TarRecords:
         Raises:
             SegmentError: The manifest has it in parts, or not at all.
         """
-        # A member that is called `…-sub1` itself is not a part of another.
-        entries = self.by_key.pop(key, None) or self.by_key.pop(SEGMENT_SUFFIX.sub("", key), None)
+        entries = self._pop(key)
         if entries is None:
             raise SegmentError("not in the manifest")
         origin, record = entries[0]
@@ -72,6 +71,15 @@ class TarRecords:
                 "members: pack it with --from nemo"
             )
         return {name: value for name, value in record.items() if name not in _USED}
+
+    def drop(self, key: str) -> None:
+        """Forget what is said of a member that is refused for another reason."""
+        self._pop(key)
+
+    def _pop(self, key: str) -> list[tuple[str, dict[str, Any]]] | None:
+        key = posixpath.basename(key)  # as NeMo does
+        # A member that is called `…-sub1` itself is not a part of another.
+        return self.by_key.pop(key, None) or self.by_key.pop(SEGMENT_SUFFIX.sub("", key), None)
 
     def rest(self) -> Iterator[tuple[str, str]]:
         """Yield place and reason of the records whose member never came."""
