@@ -25,9 +25,14 @@ def make_record(key: str, metadata: str | None) -> dict[str, Any]:
     return {**json.loads(metadata), "id": key} if metadata else {"id": key}
 
 
-def encode_members(record: Mapping[str, Any], info: AudioInfo, audio: bytes, text: str | None) -> dict[str, bytes]:
+def encode_members(
+    record: Mapping[str, Any], info: AudioInfo, audio: bytes | memoryview, text: str | None
+) -> dict[str, bytes | memoryview]:
     """Return the members of an utterance, by ending."""
-    members = {EXTENSIONS[info.codec]: audio, "json": _encode_json(record).encode("utf-8")}
+    members: dict[str, bytes | memoryview] = {
+        EXTENSIONS[info.codec]: audio,
+        "json": _encode_json(record).encode("utf-8"),
+    }
     if text is not None:
         members["txt"] = text.encode("utf-8")
     return members
@@ -100,11 +105,6 @@ class SidecarRows:
         """Add an utterance and its place."""
         place = {"offset": span.offset, "nbytes": span.nbytes, "xxh3": span.checksum}
         self._rows.append({**description, **place})
-
-    def drop(self, offsets: Collection[int]) -> None:
-        """Leave out the utterances at these offsets, which turned out to be none."""
-        if offsets:
-            self._rows = [row for row in self._rows if row["offset"] not in offsets]
 
     def drop(self, offsets: Collection[int]) -> None:
         """Leave out the utterances at these offsets, which turned out to be none."""
