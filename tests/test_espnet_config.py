@@ -252,7 +252,7 @@ def test_a_batch_size_that_espnet_demands_and_ignores(
     assert keys_of(loader) == keys_of(loader_from_espnet(config_of(folder), flac.address, rank=0, world_size=2))
 
 
-@pytest.mark.parametrize(("config", "says"), [([1], "is no mapping"), ("no/such.yaml", "can't be read as YAML")])
+@pytest.mark.parametrize(("config", "says"), [([1], "is no mapping"), ("no/such.yaml", "there is no such file")])
 def test_what_is_no_configuration(flac: Packed, config: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         loader_from_espnet(config, flac.address)

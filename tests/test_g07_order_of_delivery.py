@@ -35,6 +35,33 @@ def test_what_is_expected_is_the_plan(flac: Packed, expected: list[Seen]) -> Non
     assert sum(len(batch.keys) for batch in expected) == 3 * len(flac.sources)
 
 
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"device": "gpu"}, "device='gpu' is no device of torch: give 'cpu', 'cuda'"),
+        ({"device": "cuda:99"}, r"device='cuda:99', but torch finds \d+ GPUs here"),
+        ({"where": "speaker = 's1'"}, "does not parse at \"= 's1'\".* write it like"),
+        ({"total_shards": 1000}, "48 of the dataset are kept, and none of them is in the logical shards"),
+        (
+            {"batch_type": "length", "length_columns": ("tokens",)},
+            "names 'tokens', .*there are .*, speaker.*--column tokens",
+        ),
+    ],
+    ids=str,
+)
+def test_what_can_not_be_done_is_said_when_the_loader_is_made(
+    flac: Packed, settings: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        len(flac.loader(**settings))
+
+
+@pytest.mark.parametrize("address", [None, 3, ["a", "b"]])
+def test_what_is_no_dataset_is_refused(address: Any) -> None:
+    with pytest.raises(ConfigError, match="give the address of a dataset, a ShardSet, or a Mix"):
+        ShardLoader(address, batch_bins=600)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_dataloader_that_would_batch_batches_says_what_to_write(flac: Packed, workers: int) -> None:
     data: DataLoader[Batch] = DataLoader(flac.loader().dataset, num_workers=workers)

@@ -363,7 +363,7 @@ def test_columns_that_only_one_has_are_empty_in_the_other(clean: Packed, tmp_pat
 def test_other_rates_need_to_be_brought_together(clean: Packed, tmp_path: Path) -> None:
     other = make_dataset(tmp_path, utterances=12, rates=(8_000,))
     mix = Mix([Part(clean.address, "clean"), Part(other.address, "other")])
-    with pytest.raises(ConfigError, match=r"sample_rate 8000, 16000.*sample_rate="):
+    with pytest.raises(ConfigError, match=r"sample_rate 16000 in 'clean'; 8000 in 'other': .*sample_rate="):
         _loader(mix)
     for batch in _loader(mix, sample_rate=8_000):
         for row, (key, meta) in enumerate(zip(batch.keys, batch.meta, strict=True)):
@@ -426,6 +426,8 @@ def test_a_mix_through_a_dataloader_of_ones_own(clean: Packed, noisy: Packed) ->
     ("make", "named"),
     [
         (lambda: Mix([]), "at least one"),
+        (lambda: Mix("a/train"), r"give a list of datasets, Mix\(\['a/train'"),
+        (lambda: Mix([3]), r"Part\(3\): give the address of a dataset"),
         (lambda: Mix(["a/train", "b/train"]), "called 'train'"),
         (lambda: Mix([Part("a", weight=1), Part("b")]), "'a' has a weight and 'b' has none"),
         (lambda: Part("a", weight=1, repeat=2), "give one of them"),

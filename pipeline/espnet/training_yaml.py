@@ -102,6 +102,8 @@ def _read(config: Mapping[str, Any] | str | PathLike[str]) -> dict[str, Any]:
         where = fspath(config)
         try:
             config = yaml.safe_load(Path(where).read_text("utf-8"))
+        except FileNotFoundError as error:
+            raise ConfigError(f"{where}: there is no such file; give the path of ESPnet3's training.yaml") from error
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise ConfigError(f"{where} can't be read as YAML: {error}") from error
     if not isinstance(config, Mapping):

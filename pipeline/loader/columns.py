@@ -15,6 +15,7 @@ from ..dataset.shardset import ShardSet
 from ..dataset.sidecar import sidecar_schema
 from ..dataset.stats import COLUMNS as MEASURED_COLUMNS
 from ..errors import ConfigError, ShardingError
+from ..planning.batch_types import FRAMES
 from ..planning.corpus import Corpus, build_corpus
 from ..planning.filters import check_columns
 from ..planning.mixing import mix_corpora
@@ -169,9 +170,17 @@ def _foreign(shards: ShardSet) -> NDArray[np.bool_]:
 def _needed(shards: ShardSet, filters: Filters, settings: PlanSettings, stats: str | None) -> list[str]:
     """Name the columns that planning and reading need; all of the sidecars if a ready expression may name any."""
     rules = settings.batching.rules
-    named = {*(filters.columns or ())}
+    ruled = set[str]()
     if rules is not None:
-        named |= {*(rules.length_columns or ()), *((rules.category,) if rules.category else ())}
+        ruled = {*(rules.length_columns or ()), *((rules.category,) if rules.category else ())} - {FRAMES}
+    available = [*shards.columns, *(MEASURED if stats is not None else ())]
+    for name in sorted(ruled.difference(available)):
+        raise ConfigError(
+            f"length_columns or category names {name!r}, which the sidecars do not have (there are "
+            f"{', '.join(available)}): keep it when packing (--column {name}), or give stats= where it was measured by "
+            "`uttershard stats`"
+        )
+    named = {*(filters.columns or ()), *ruled}
     needed = {*INDEX_COLUMNS, *named, *((TEXT_COLUMN,) if shards.is_foreign else ())}
     names = [name for name in shards.columns if name in needed or filters.columns is None]
     if stats is not None:

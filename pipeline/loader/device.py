@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import torch
 
+from ..errors import ConfigError
 from ..reading.batch import Allocate, Batch, pad
 
 
@@ -22,6 +23,24 @@ def hand_over(batches: Iterator[Batch], device: torch.device, allocate: Allocate
     if device.type == "cuda":
         return _through_stream(batches, device, pin=pin)
     return (_padded_there(batch.to(device)) for batch in batches)
+
+
+def parse_device(device: str | torch.device) -> torch.device:
+    """Return the device that a setting names.
+
+    Raises:
+        ConfigError: There is no such device here.
+    """
+    try:
+        parsed = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f"device={device!r} is no device of torch: give 'cpu', 'cuda' or 'cuda:1'") from error
+    if parsed.type == "cuda" and (parsed.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device={str(device)!r}, but torch finds {torch.cuda.device_count()} GPUs here: give device='cpu', or "
+            "look at CUDA_VISIBLE_DEVICES and at the driver"
+        )
+    return parsed
 
 
 def pinned(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

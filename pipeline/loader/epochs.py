@@ -227,10 +227,22 @@ def _refuse_empty(plan: EpochPlan) -> None:
         return
     shards = ", ".join(str(numbers.logical_shard) for numbers in plan.ranks)
     raise ShardingError(
-        f"epoch {plan.epoch} has no utterance: the filters leave nothing of the logical shards it reads ({shards} of "
-        f"total_shards={plan.sharding.total_shards}), or there are fewer utterances than logical shards. Use a smaller "
-        "total_shards, or looser filters"
+        f"epoch {plan.epoch} has no utterance: {plan.filtered['kept']} of the dataset are kept, and none of them is in "
+        f"the logical shards that this epoch reads ({shards} of total_shards={plan.sharding.total_shards}). Use a "
+        "smaller total_shards, or looser filters"
     )
+
+
+def _values(corpus: Corpus, column: NDArray[Any]) -> str:
+    """Return what values a column has, of a mix with the datasets that have them."""
+    kept = np.flatnonzero(corpus.kept)
+    values = column[corpus.real_rows(kept)]
+    if not isinstance(corpus, MixedCorpus):
+        return ", ".join(map(str, np.unique(values).tolist()))
+    parts = corpus.parts_of(kept)
+    found = [np.unique(values[parts == part]).tolist() for part in range(len(corpus.names))]
+    named = [f"{', '.join(map(str, own))} in {name!r}" for name, own in zip(corpus.names, found, strict=True)]
+    return "; ".join(named)
 
 
 def _check_form(index: SpanIndex, corpus: Corpus, form: AudioForm) -> None:
@@ -242,7 +254,7 @@ def _check_form(index: SpanIndex, corpus: Corpus, form: AudioForm) -> None:
         values = np.unique(column[kept]).tolist()
         if wanted is None and len(values) > 1:
             raise ConfigError(
-                f"the audio has {name} {', '.join(map(str, values))}: say which one batches should have, e.g. "
+                f"the audio has {name} {_values(corpus, column)}: say which one batches should have, e.g. "
                 f"{name}={values[0] if name == 'sample_rate' else 1}, or filter with where='{name} == {values[0]}'"
             )
         if (

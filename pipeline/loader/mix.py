@@ -55,6 +55,8 @@ class Part:
     filters: Filters = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.dataset, str | PathLike | ShardSet):
+            raise ConfigError(f"Part({self.dataset!r}): give the address of a dataset, or a ShardSet")
         address = self.dataset.address if isinstance(self.dataset, ShardSet) else fspath(self.dataset)
         name = self.name or address.rstrip("/").removesuffix("/dataset.json").rpartition("/")[2]
         if not isinstance(name, str) or not name:
@@ -98,6 +100,8 @@ class Mix:
     pure: bool = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.parts, str):
+            raise ConfigError(f"Mix({self.parts!r}): give a list of datasets, Mix([{self.parts!r}, …])")
         parts = tuple(part if isinstance(part, Part) else Part(part) for part in self.parts)
         object.__setattr__(self, "parts", parts)
         if not parts:
@@ -189,6 +193,26 @@ class OpenMix:
                 for _, options, own in places
             ]
         )
+
+
+def open_data(
+    dataset: str | PathLike[str] | ShardSet | Mix, storage_options: StorageOptions | None, limits: Limits
+) -> ShardSet | OpenMix:
+    """Open what a loader is given.
+
+    Raises:
+        ConfigError: It is no dataset, or a mix that can't be read together.
+        DataError: It is not there.
+    """
+    if isinstance(dataset, Mix):
+        return open_mix(dataset, storage_options, limits)
+    if isinstance(dataset, ShardSet):
+        return dataset
+    if not isinstance(dataset, str | PathLike):
+        raise ConfigError(
+            f"{dataset!r} is a {type(dataset).__name__}: give the address of a dataset, a ShardSet, or a Mix of several"
+        )
+    return ShardSet.open(fspath(dataset), storage_options, limits)
 
 
 def open_mix(mix: Mix, storage_options: StorageOptions | None, limits: Limits) -> OpenMix:

@@ -30,10 +30,10 @@ from ..remote.retry import Limits
 from ..storage.open import open_storage
 from ..storage.settings import DEFAULT_PREFETCH_BYTES, StorageSettings
 from .ahead import announce, look_ahead
-from .device import hand_over, pinned
+from .device import hand_over, parse_device, pinned
 from .epochs import Epochs, PlanSettings
 from .metrics import Metrics, OnEpochEnd, timed
-from .mix import Mix, OpenMix, open_mix
+from .mix import Mix, OpenMix, open_data
 from .position import Position
 from .processes import WorkerPool
 from .settings import Workers, check_names, check_picklable
@@ -41,7 +41,7 @@ from .skips import never_empty
 from .state import Place, decode_state, encode_state
 from .stream import PlanDataset
 from .threads import decode_in_threads
-from .window_shards import WindowShards, check_cache_size
+from .window_shards import WindowShards, advise_on_store, check_cache_size
 from .world import find_world
 
 _INT16_CODECS = frozenset({"wav", "flac"})
@@ -199,15 +199,10 @@ class ShardLoader:
         )
         self._processing = Processing(map_utterance, tokenizer, token_pad, on_error, max_skipped, self._settings.seed)
         check_picklable(self._workers, map_utterance=map_utterance, tokenizer=tokenizer)
-        self._device = torch.device(device)
+        self._device = parse_device(device)
         limits = Limits(read_timeout, read_deadline)
         storage = StorageSettings(None if cache is None else Path(cache), cache_bytes, prefetch_bytes, limits)
-        if isinstance(dataset, Mix):
-            data: ShardSet | OpenMix = open_mix(dataset, storage_options, limits)
-        elif isinstance(dataset, ShardSet):
-            data = dataset
-        else:
-            data = ShardSet.open(fspath(dataset), storage_options, limits)
+        data = open_data(dataset, storage_options, limits)
         self._shards = data.shards if isinstance(data, OpenMix) else data
         self._epochs = Epochs(data, self._settings, AudioForm(sample_rate, channels))
         self._form = self._epochs.form
@@ -216,6 +211,8 @@ class ShardLoader:
         self._storage.check_sizes()
         if storage.cache_bytes is not None and self._storage.lookahead_bytes:
             check_cache_size(self._epochs, self._shards, self._settings.sharding, storage.cache_bytes)
+        if storage.cache is None and self._storage.lookahead_bytes and (windows or 1) == 1:
+            advise_on_store(self._epochs, self._shards, self._settings.sharding.rank, prefetch_bytes)
         self._decoder: Decoder = BatchDecoder(self._storage, tars, self._form)
         if not self._processing.does_nothing:
             self._decoder = ProcessingDecoder(self._decoder, self._processing, self._form)

@@ -81,7 +81,11 @@ def parse_where(rule: str | pc.Expression | Where) -> Where:
         names = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
         return Where(text, names, _build(tree))
     except SyntaxError as cause:
-        raise ConfigError(f"where={text!r} does not parse: {cause.msg}") from cause
+        place = text[max(0, (cause.offset or 1) - 1) :] or "its end"
+        raise ConfigError(
+            f"where={text!r} does not parse at {place!r} ({cause.msg}): write it like "
+            "'language == \"de\" and seconds < 20'"
+        ) from cause
     except _NotAllowedError as cause:
         place = ast.get_source_segment(text, cause.node) or text
         raise ConfigError(f"where={text!r}: {place!r} is not allowed: {cause}") from cause
