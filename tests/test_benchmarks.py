@@ -68,6 +68,26 @@ def test_plans_are_measured_and_written_up(tmp_path: Path) -> None:
     assert markdown(results) == (tmp_path / "benchmarks.md").read_text("utf-8")
 
 
+def test_packing_is_measured_and_written_up(demo: Path, tmp_path: Path) -> None:
+    sizes = ("--rounds", "1", "--packing-hours", "0.06", "--data", str(tmp_path), "--speech", str(demo / "audio"))
+    done = bench("--only", "packing", *sizes)
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "benchmarks.json").read_text("utf-8"))
+    rows = {row["subject"]: row for row in results["packing"]}
+    assert {"cp -r", "ours, keep", "ours, FLAC", "WeNet's way", "bare FLAC encoder"} <= set(rows)
+    assert all(row["audio_seconds_per_second"]["median"] > 0 for row in rows.values())
+    assert rows["ours, keep"]["of_copy"]["median"] > 0
+    assert rows["ours, FLAC"]["of_limit"]["median"] > 0
+    assert {verdict.what for verdict in judge(results)} == {
+        "packing, keep: of cp -r",
+        "packing, FLAC: of the bare encoder",
+    }
+    assert markdown(results) == (tmp_path / "benchmarks.md").read_text("utf-8")
+    without = [row for row in results["packing"] if not row["subject"].startswith("Lhotse")]
+    assert "Not installed where this was measured" in markdown({**results, "packing": without})
+    assert {path.name for path in tmp_path.iterdir()} == {"0.06h-wav", "benchmarks.json", "benchmarks.md"}
+
+
 def test_an_unknown_part_is_refused(tmp_path: Path) -> None:
     done = bench("--only", "mp3", "--data", str(tmp_path))
     assert done.returncode == 1
@@ -79,7 +99,7 @@ def test_an_unknown_part_is_refused(tmp_path: Path) -> None:
 def test_the_wrapper_is_executable_and_the_default_run_is_whole(repository: Path) -> None:
     assert (repository / "scripts" / "bench").stat().st_mode & 0o111
     assert Suite().rounds >= 3
-    assert Suite().parts == ("flac", "wav", "planning", "padding", "storage")
+    assert Suite().parts == ("flac", "wav", "planning", "padding", "storage", "packing")
 
 
 def test_the_spread_is_median_lowest_highest() -> None:

@@ -12,7 +12,7 @@ from uttershard.pipeline.errors import UttershardError
 def bench(
     only: Annotated[
         list[str] | None,
-        typer.Option(help="A part: flac, wav (reading), planning, padding, storage; may be repeated. All if left out."),
+        typer.Option(help="A part: flac, wav (reading), planning, padding, storage, packing; all if left out."),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="How often all is measured; at least 3 to be quoted.")] = 3,
     hours: Annotated[float, typer.Option(help="Audio in the corpus, made once and kept (160 MB an hour).")] = 6.0,
@@ -25,6 +25,7 @@ def bench(
         list[int] | None,
         typer.Option(help="Number of ranks to plan for; may be repeated. 1, 8, 64 and 1,024 if left out."),
     ] = None,
+    packing_hours: Annotated[float, typer.Option(help="Audio that is packed (115 MB an hour, three times).")] = 24.0,
     data: Annotated[Path, typer.Option(help="Where the corpus is made and kept.")] = Path("bench-data"),
     speech: Annotated[Path, typer.Option(help="Recordings (FLAC or WAV, 16 kHz mono) that it is made of.")] = Path(
         "demo/audio"
@@ -34,10 +35,10 @@ def bench(
         typer.Option(help="Folder for benchmarks.md and benchmarks.json. docs for a whole run, --data for a part."),
     ] = None,
 ) -> None:
-    """Measure reading, planning and storage beside the machine's limits and webdataset.
+    """Measure reading, planning, storage and packing beside the machine's limits and others' tools.
 
     Every measurement runs in a process of its own, in interleaved rounds, on a corpus that is made on the first run.
-    A whole run takes about fifteen minutes; leave the machine alone meanwhile.
+    A whole run takes about twenty minutes; leave the machine alone meanwhile.
 
     \b
     scripts/bench                             all of it, into docs/benchmarks.md and docs/benchmarks.json
@@ -58,6 +59,7 @@ def bench(
         warm_up_seconds=warm_up,
         utterances=tuple(utterances) if utterances else standard.utterances,
         ranks=tuple(ranks) if ranks else standard.ranks,
+        packing_hours=packing_hours,
     )
     results = suite.run()
     folder = out or (data if only else Path("docs"))

@@ -14,7 +14,7 @@ from ..cli.progress import Bars
 from .lengths import SAMPLE_RATE, librispeech_like
 
 SHARDS = 8
-_MEAN_SECONDS = 11.6
+MEAN_SECONDS = 11.6
 _LOSSLESS = {".flac", ".wav"}
 """The demo's other files would bring the artefacts of their codecs along, which FLAC codes badly."""
 
@@ -32,15 +32,15 @@ def make_corpus(data: Path, speech: Path, hours: float) -> dict[str, Path]:
     if all((dataset / "dataset.json").is_file() for dataset in datasets.values()):
         return datasets
     source = folder / "source"
-    manifest = _write_source(source, speech, max(SHARDS, round(hours * 3600 / _MEAN_SECONDS)))
+    manifest = write_source(source, speech, max(SHARDS, round(hours * 3600 / MEAN_SECONDS)))
     for codec, dataset in datasets.items():
         pack(manifest, dataset, codec=codec, shards=SHARDS, progress=Bars())
     shutil.rmtree(source)
     return datasets
 
 
-def _write_source(folder: Path, speech: Path, utterances: int) -> Path:
-    """Write WAV files and their manifest."""
+def write_source(folder: Path, speech: Path, utterances: int) -> Path:
+    """Write WAV files and their manifest, which is called `manifest.jsonl`."""
     folder.mkdir(parents=True, exist_ok=True)
     recording = _read_all(speech)
     starts = np.random.default_rng(1).integers(len(recording), size=utterances)
@@ -50,7 +50,8 @@ def _write_source(folder: Path, speech: Path, utterances: int) -> Path:
         audio = np.take(recording, np.arange(start, start + length), mode="wrap")
         soundfile.write(folder / f"{name}.wav", audio, SAMPLE_RATE, subtype="PCM_16")
         text = f"these are about as many words as anybody says in the time of utterance number {number}"
-        records.append({"id": name, "audio_filepath": f"{name}.wav", "text": text, "speaker": f"speaker-{number % 97}"})
+        record = {"id": name, "audio_filepath": f"{name}.wav", "text": text, "speaker": f"speaker-{number % 97}"}
+        records.append({**record, "duration": int(length) / SAMPLE_RATE})
     manifest = folder / "manifest.jsonl"
     manifest.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
     return manifest

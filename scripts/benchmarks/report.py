@@ -73,6 +73,20 @@ Requests and CPU time of the process are for each GB of audio read; first batch:
 loaded.
 """
 
+_PACKING = """## Packing
+
+{packing_hours:g} hours of speech as WAV files with a JSONL manifest that states durations, on a local disk and in the
+page cache, {cores} cores. The clock starts before the workers do and stops when the last of them has ended. Each line
+in a process of its own, {rounds} rounds; medians, in brackets the lowest and highest; ratios are taken in each round.
+Our shards are forced to disk before they count, and all their bytes have digests; neither is so of the others'.
+
+- **cp -r**: copies the files; **then sync**: and waits for the disk.
+- **bare FLAC encoder**: a process a core that decodes WAV and encodes FLAC, and does nothing else.
+- **ours**: `pack` with `--codec keep` and `--codec flac`, a worker a core. The last line: start and end alone.
+- **WeNet's way**: shards by the rule of WeNet's recipe, a process a core: a text and a whole file an utterance.
+- **Lhotse Shar**: Lhotse's own writer, one process, on an eighth of the files.{lhotse}
+"""
+
 
 def markdown(results: dict[str, Any]) -> str:
     """Return the document for what was run."""
@@ -91,6 +105,11 @@ def markdown(results: dict[str, Any]) -> str:
         sections += [_PADDING.format(**settings, draws=draws), _padding(results["padding"])]
     if "storage" in results:
         sections += [_STORAGE.format(**settings), *_storage(results["storage"])]
+    if "packing" in results:
+        there = any(row["subject"].startswith("Lhotse") for row in results["packing"])
+        lhotse = "" if there else " Not installed where this was measured."
+        cores = results["machine"]["cores"]
+        sections += [_PACKING.format(**settings, cores=cores, lhotse=lhotse), _packing(results["packing"])]
     return "\n".join(sections)
 
 
@@ -216,6 +235,23 @@ def _storage(results: dict[str, Any]) -> Iterable[str]:
     yield f"### First batch of {results['shards']:,} shards, nothing cached, decoded\n"
     rows = [(way, f"{spread['median']:.2f} s") for way, spread in results["first_batch"].items()]
     yield _table(("", "first batch"), rows)
+
+
+def _packing(rows: list[dict[str, Any]]) -> str:
+    return _table(
+        ("", "seconds", "MB/s", "audio s/s", "of cp -r", "of the bare encoder"),
+        [
+            (
+                row["subject"],
+                f"{row['seconds']['median']:.1f}" if row["seconds"] else "",
+                f"{row['megabytes_per_second']['median']:,.0f}" if row["megabytes_per_second"] else "",
+                f"{row['audio_seconds_per_second']['median']:,.0f}",
+                _ratio(row["of_copy"]),
+                _ratio(row["of_limit"]) if row["subject"] != "bare FLAC encoder" else "",
+            )
+            for row in rows
+        ],
+    )
 
 
 def _ratio(spread: dict[str, float] | None) -> str:

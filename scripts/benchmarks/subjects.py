@@ -45,12 +45,17 @@ READING = {
 }
 """What reads, by codec and name."""
 
-PARTS = (*READING, "planning", "padding", "storage")
+PARTS = (*READING, "planning", "padding", "storage", "packing")
 """What can be run by itself."""
 
 
 def measure(name: str, arguments: dict[str, Any]) -> Any:
     """Measure one subject; `arguments` and the result are JSON values."""
+    codec, _, subject = name.partition(": ")
+    if codec == "packing":
+        from .packing import measure_packing
+
+        return measure_packing(subject, **arguments)
     from .planner import measure_padding, measure_planning
     from .storage import measure_first_batch, measure_storage
 
@@ -60,7 +65,6 @@ def measure(name: str, arguments: dict[str, Any]) -> Any:
         return [asdict(draw) for draw in measure_padding(**arguments)]
     if name == "first batch":
         return measure_first_batch(**arguments)
-    codec, _, subject = name.partition(": ")
     if codec == "storage":
         return asdict(measure_storage(subject, **arguments))
     return READING[codec][subject].measure(**arguments)

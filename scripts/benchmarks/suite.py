@@ -8,6 +8,7 @@ from uttershard.pipeline.errors import ConfigError
 
 from .corpus import SHARDS, make_corpus
 from .machine import describe_machine
+from .packing import COPY, LIMIT, make_files, packing_subjects
 from .rounds import Meter, Spread, measure_apart, measure_in_rounds
 from .store_rounds import MEASUREMENTS_A_ROUND, measure_store
 from .subjects import PARTS, READING
@@ -30,6 +31,7 @@ class Suite:
         padding_utterances: Size of the corpus that padding and fill are looked up for.
         padding_ranks: Numbers of ranks for that.
         padding_seeds: Of the draws of lengths for that.
+        packing_hours: About how much audio is packed: so much that starting a job does not count for much.
     """
 
     parts: tuple[str, ...] = PARTS
@@ -44,6 +46,7 @@ class Suite:
     padding_utterances: int = 60_000
     padding_ranks: tuple[int, ...] = (1, 8)
     padding_seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    packing_hours: float = 24.0
 
     def __post_init__(self) -> None:
         unknown = [part for part in self.parts if part not in PARTS]
@@ -51,7 +54,7 @@ class Suite:
             raise ConfigError(f"no part {unknown[0]!r} in the benchmarks: choose of {', '.join(PARTS)}")
         if self.rounds < 1:
             raise ConfigError(f"rounds={self.rounds}: at least 1, and 3 for numbers that mean something")
-        for name in ("hours", "seconds", "warm_up_seconds"):
+        for name in ("hours", "seconds", "warm_up_seconds", "packing_hours"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)!r}: must be above 0")
 
@@ -69,6 +72,8 @@ class Suite:
                 results[part] = measure_store(datasets["wav"], self.data, self.rounds, meter)
             elif part == "planning":
                 results[part] = self._plan(meter)
+            elif part == "packing":
+                results[part] = self._pack(meter)
             else:
                 results[part] = self._pad(meter)
         return results
@@ -81,6 +86,7 @@ class Suite:
         each = {codec: self.rounds * len(subjects) for codec, subjects in READING.items()}
         each["planning"] = len(self.utterances) * len(self.ranks)
         each["padding"] = len(self.padding_ranks)
+        each["packing"] = self.rounds * len(packing_subjects())
         each["storage"] = self.rounds * MEASUREMENTS_A_ROUND
         return sum(each[part] for part in self.parts)
 
@@ -110,6 +116,32 @@ class Suite:
             results += measure_apart("padding", sizes)
             meter.tell(f"padding on {ranks} ranks")
         return results
+
+    def _pack(self, meter: Meter) -> list[dict[str, Any]]:
+        names = [f"packing: {subject}" for subject in packing_subjects()]
+        folder = make_files(self.data, self.speech, self.packing_hours)
+        places = {"folder": str(folder), "scratch": str(self.data / "packed")}
+        results = measure_in_rounds(names, places, self.rounds, meter)
+        rounds = {name.partition(": ")[2]: results[name] for name in names}
+        return [_summarise_packing(subject, rounds) for subject in rounds]
+
+
+def _summarise_packing(subject: str, rounds: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    def spread(name: str, beside: str | None = None) -> dict[str, float] | None:
+        values = [result[name] for result in rounds[subject]]
+        if beside is not None and subject != beside:
+            values = _ratios(values, [result[name] for result in rounds[beside]])
+        return asdict(Spread.of(values))
+
+    copies = subject != LIMIT
+    return {
+        "subject": subject,
+        "seconds": spread("seconds") if copies else None,
+        "megabytes_per_second": spread("megabytes_per_second") if copies else None,
+        "audio_seconds_per_second": spread("audio_seconds_per_second"),
+        "of_copy": spread("megabytes_per_second", COPY) if copies and subject != COPY else None,
+        "of_limit": spread("audio_seconds_per_second", LIMIT) if subject.endswith("FLAC") else None,
+    }
 
 
 def _summarise(

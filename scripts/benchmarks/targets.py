@@ -31,7 +31,14 @@ def judge(results: Results) -> list[Verdict]:
         verdicts += _planning(results["planning"])
     if "storage" in results:
         verdicts += _storage(results["storage"])
+    if "packing" in results:
+        verdicts += _packing({row["subject"]: row for row in results["packing"]})
     return verdicts
+
+
+def _packing(rows: dict[str, Any]) -> Iterable[Verdict]:
+    yield _at_least("packing, keep: of cp -r", rows["ours, keep"]["of_copy"]["median"], 0.8)
+    yield _at_least("packing, FLAC: of the bare encoder", rows["ours, FLAC"]["of_limit"]["median"], 0.9)
 
 
 def _at_least(what: str, value: float, target: float, unit: str = "") -> Verdict:
