@@ -12,7 +12,10 @@ from typing import Any
 import psutil
 import pytest
 from packed import Packed
-from uttershard.pipeline import ShardLoader
+from torch.utils.data import DataLoader
+from uttershard.pipeline import Batch, ShardLoader
+
+Batches = ShardLoader | DataLoader[Batch]
 
 MIB = 1 << 20
 PERSISTENT: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork", "persistent_workers": True}
@@ -53,18 +56,18 @@ class BugError(Exception):
     """Raised by the trainer."""
 
 
-def whole(loader: ShardLoader) -> None:
+def whole(loader: Batches) -> None:
     for batch in loader:
         assert batch.audio.isfinite().all()
 
 
-def stopped_early(loader: ShardLoader) -> None:
+def stopped_early(loader: Batches) -> None:
     for batch in loader:
         if batch.step == 1:
             break
 
 
-def failed(loader: ShardLoader) -> None:
+def failed(loader: Batches) -> None:
     def train() -> None:
         for batch in loader:
             if batch.step == 2:
@@ -74,7 +77,7 @@ def failed(loader: ShardLoader) -> None:
         train()
 
 
-def interrupted(loader: ShardLoader) -> None:
+def interrupted(loader: Batches) -> None:
     def train() -> None:
         for _ in loader:
             raise KeyboardInterrupt
@@ -83,11 +86,11 @@ def interrupted(loader: ShardLoader) -> None:
         train()
 
 
-def not_begun(loader: ShardLoader) -> None:
+def not_begun(loader: Batches) -> None:
     iter(loader)
 
 
-WAYS: tuple[Callable[[ShardLoader], None], ...] = (whole, stopped_early, failed, interrupted, not_begun)
+WAYS: tuple[Callable[[Batches], None], ...] = (whole, stopped_early, failed, interrupted, not_begun)
 
 
 @pytest.fixture
@@ -111,6 +114,26 @@ def test_a_hundred_epochs_of_one_loader(flac: Packed, others: set[psutil.Process
             WAYS[epoch % len(WAYS)](loader)
         loader.set_epoch(last)
         whole(loader)
+        return held(others)
+
+    early, late = train(0, 20), train(20, 120)
+    assert len(early.processes) == hands.get("num_workers", 0)
+    _assert_flat(early, late)
+
+
+@pytest.mark.parametrize("hands", [{}, PERSISTENT], ids=["here", "persistent"])
+def test_a_hundred_epochs_of_a_dataloader_of_ones_own(
+    flac: Packed, others: set[psutil.Process], hands: dict[str, Any]
+) -> None:
+    loader = flac.loader()
+    data: DataLoader[Batch] = DataLoader(loader.dataset, batch_size=None, **hands)
+
+    def train(first: int, last: int) -> Held:
+        for epoch in range(first, last):
+            loader.set_epoch(epoch)
+            WAYS[epoch % len(WAYS)](data)
+        loader.set_epoch(last)
+        whole(data)
         return held(others)
 
     early, late = train(0, 20), train(20, 120)
