@@ -148,17 +148,19 @@ class ObstoreClient(S3Client):
 
     def _credentials(self, seconds: float) -> dict[str, Any]:
         """Return the credentials that s3fs uses; its session renews them in time."""
-        found = run(self._frozen_credentials(), seconds)
+        found, expiry = run(self._current_credentials(), seconds)
+        soon = datetime.now(UTC) + timedelta(minutes=_CREDENTIALS_MINUTES)
         return {
             "access_key_id": found.access_key,
             "secret_access_key": found.secret_key,
             "token": found.token,
-            "expires_at": datetime.now(UTC) + timedelta(minutes=_CREDENTIALS_MINUTES),
+            "expires_at": soon if expiry is None else min(soon, expiry.astimezone(UTC)),
         }
 
-    async def _frozen_credentials(self) -> Any:
-        signer = (await self.filesystem.set_session())._request_signer
-        return await signer._credentials.get_frozen_credentials()
+    async def _current_credentials(self) -> tuple[Any, datetime | None]:
+        """Return the credentials and, of temporary ones, when they expire."""
+        credentials = (await self.filesystem.set_session())._request_signer._credentials
+        return await credentials.get_frozen_credentials(), getattr(credentials, "_expiry_time", None)
 
     def _obstore_fault(self, error: Exception, limits: Limits) -> AttemptError:
         """Sort an exception; obstore says what it was in its text only."""
