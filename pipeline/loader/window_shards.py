@@ -1,5 +1,6 @@
 """Which tars the windows of an epoch read, for whoever brings them near, and whether a cache can hold them."""
 
+import logging
 import os
 from collections.abc import Sequence
 
@@ -11,7 +12,11 @@ from ..dataset.shardset import ShardSet
 from ..errors import ConfigError
 from ..planning.plan import EpochPlan
 from ..planning.settings import Sharding
+from ..remote.faults import redact
+from ..storage.advice import advice
 from .epochs import Epochs
+
+logger = logging.getLogger("uttershard")
 
 
 class WindowShards:
@@ -69,6 +74,16 @@ def check_cache_size(epochs: Epochs, shards: ShardSet, sharding: Sharding, cache
         f"cache_bytes={cache_bytes} can't hold what {_named(ranks)} of this node read in one window and the next, "
         f"{needed} bytes with windows={windows}: set {advised}a larger cache_bytes, or no cache"
     )
+
+
+def advise_on_store(epochs: Epochs, shards: ShardSet, rank: int, prefetch_bytes: int) -> None:
+    """Warn, once for all ranks, where reading span by span will be slow."""
+    entries = shards.manifest.shards
+    tars = np.unique(np.concatenate(epochs.tars_of_windows(0, rank))).tolist() if rank == 0 else []
+    remote = [entries[tar] for tar in tars if local_path(shards.tar_address(tar)) is None]
+    total, utterances = sum(entry.tar_bytes for entry in remote), sum(entry.utterances for entry in remote)
+    if (said := advice(total, utterances, prefetch_bytes)) is not None:
+        logger.warning("%s: %s", redact(shards.address), said)
 
 
 def _largest_pair(windows_of_ranks: Sequence[Sequence[NDArray[np.int64]]], sizes: NDArray[np.int64]) -> int:

@@ -81,7 +81,7 @@ class CacheFolder:
 
     def entries(self) -> list[Entry]:
         """Return all tars and parts, in no order."""
-        entries = []
+        entries = {}
         for item in os.scandir(self.path):
             path = Path(item.path)
             if path.suffix not in (TAR_ENDING, PART_ENDING):
@@ -90,8 +90,9 @@ class CacheFolder:
                 stat = item.stat()
                 digest = path.stem.replace("-", _ALGORITHM_MARK, 1)
                 part = path.suffix == PART_ENDING
-                entries.append(Entry(path, digest, stat.st_size, stat.st_atime, stat.st_mtime, part))
-        return entries
+                # By inode: a part that becomes a tar this moment may be seen as both.
+                entries[stat.st_ino] = Entry(path, digest, stat.st_size, stat.st_atime, stat.st_mtime, part)
+        return list(entries.values())
 
     def is_right(self, entry: Entry) -> bool:
         """Whether a tar still has its digest, or has one that says nothing of its bytes."""

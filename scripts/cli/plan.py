@@ -5,6 +5,7 @@ from typing import Annotated, Any, cast
 
 import typer
 import yaml
+from uttershard.pipeline.dataset.files import local_path
 from uttershard.pipeline.dataset.shardset import ShardSet
 from uttershard.pipeline.errors import ConfigError
 from uttershard.pipeline.loader.columns import Columns, PlanSettings, load_columns
@@ -15,6 +16,7 @@ from uttershard.pipeline.planning.mixing import MixedCorpus, PartNumbers
 from uttershard.pipeline.planning.plan import EpochLayout, EpochPlan, lay_out_epoch
 from uttershard.pipeline.planning.settings import Batching, Filters, Sharding, make_batching
 from uttershard.pipeline.remote.retry import Limits
+from uttershard.pipeline.storage.advice import advice
 
 from .output import Json, as_count, as_duration, as_share, print_json, print_table
 from .storage import READ_DEADLINE, READ_TIMEOUT, ReadDeadline, ReadTimeout, StorageOption, parse_storage_options
@@ -129,6 +131,7 @@ def plan(
         _print_parts(parts)
         if whole is not layout:
             _print_loss(windows or 1, _totals(layout), _totals(whole))
+        _print_advice(data if isinstance(data, ShardSet) else data.shards, sharding.total_shards, windows or 1)
 
 
 def _mix(datasets: list[str], weights: list[float] | None, temperature: float | None, pure: bool) -> Mix | None:
@@ -270,6 +273,16 @@ def _totals(layout: EpochLayout) -> dict[str, Any]:
         "padding": 1 - frames / padded if padded else 0.0,
         "fill": sum(filled) / steps if filled and steps else None,
     }
+
+
+def _print_advice(shards: ShardSet, total_shards: int, windows: int) -> None:
+    remote = [
+        entry for number, entry in enumerate(shards.manifest.shards) if not local_path(shards.tar_address(number))
+    ]
+    total, utterances = sum(entry.tar_bytes for entry in remote), sum(entry.utterances for entry in remote)
+    said = advice(total / total_shards, utterances // total_shards)
+    if windows == 1 and said is not None:
+        typer.echo(said)
 
 
 def _print_loss(windows: int, here: dict[str, Any], whole: dict[str, Any]) -> None:
