@@ -1,10 +1,11 @@
 """S3 through obstore (Rust), where it is installed: `pip install uttershard[obstore]`.
 
-Measured on one local SeaweedFS, 16 requests at a time, on two busy cores, in turns (MB/s; CPU a request):
+Measured on one local SeaweedFS, 16 requests at a time, on two busy cores, in turns (MB/s; CPU time of this process a
+request, and of reading an epoch a GB):
 
-    size of a request      128 KB              1 MB               8 MB
-    s3fs                   32-48; 1.6 ms       110-121; 3.2 ms    155-335; 17 ms
-    obstore                192-227; 0.26 ms    432-507; 0.9 ms    593-751; 5 ms
+    size of a request      128 KB              1 MB               8 MB               spans        16 windows
+    s3fs                   36-40; 1.45 ms      151-184; 2.1 ms    324-337; 8.4 ms    54; 6.0 s    188-376; 1.2 s
+    obstore                71-76; 0.28 ms      229-300; 0.9 ms    482-581; 8.5 ms    76; 2.0 s    319-323; 1.2 s
 
 So it is used by itself, for tars, wherever the options of s3fs say the same to it. Two things it can't do:
 - it hangs for ever in a process forked from one that has used it: such a process keeps to s3fs;
