@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 from corpora import write_jsonl
+from source_checks import list_corpus
 from uttershard.pipeline import ShardSet
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.writers import export, pack
@@ -50,7 +51,7 @@ def source_of(layout: str, out: Path, packed: Path, *, extract: bool) -> tuple[P
     if layout == "jsonl":
         return out / "manifest.jsonl", {}
     if layout == "webdataset":
-        return (out if extract else tars), {}
+        return (out if extract else out / "shards.list"), {}
     return out, {} if extract else {"allow_pipes": True}
 
 
@@ -197,6 +198,26 @@ def test_webdataset_reads_the_list(packed: Path, tmp_path: Path) -> None:
     tars = (tmp_path / "out/shards.list").read_text().split()
     records = webdataset.WebDataset(tars, shardshuffle=False).decode()
     assert {record["json"]["id"] for record in records} == content(packed).keys()
+
+
+@pytest.mark.parametrize("extract", [False, True], ids=["pointing", "extracted"])
+@pytest.mark.parametrize("name", ["", "shards.list"], ids=["folder", "list"])
+def test_exported_tars_are_found_without_being_told_their_kind(
+    packed: Path, tmp_path: Path, name: str, extract: bool
+) -> None:
+    export(str(packed), "webdataset", str(tmp_path / "out"), extract=extract)
+    listing = list_corpus(tmp_path / "out" / name)
+    assert not listing.refused
+    assert set(listing.utterances["key"].to_pylist()) == content(packed).keys()
+
+
+def test_a_list_of_tars_that_are_not_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "shards.list").write_text("a.tar\n")
+    with pytest.raises(DataError, match=r"shards\.list: a tar that it lists is not there.*a\.tar"):
+        list_corpus(tmp_path)
+    (tmp_path / "shards.list").write_text("\n")
+    with pytest.raises(ConfigError, match="an empty list"):
+        list_corpus(tmp_path)
 
 
 def test_what_a_layout_cannot_hold_is_named(tmp_path: Path) -> None:

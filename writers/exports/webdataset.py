@@ -8,9 +8,9 @@ import fsspec
 from uttershard.pipeline.dataset.manifest import shard_names
 
 from ..commit import storage_errors
+from ..sources.webdataset import LIST_NAME
 from .files import new_file
 
-LIST_NAME = "shards.list"
 _COPY_BYTES = 8 << 20
 
 

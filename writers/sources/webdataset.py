@@ -1,5 +1,7 @@
 """Tar shards of other tools, packed anew; listing walks their headers and reads their small members, no audio.
 
+The tars are named by a pattern, by the folder that they are in, or by a list of one address a line, such as the
+`shards.list` that `uttershard export --to webdataset` writes.
 To use such shards as they are, see `uttershard index`.
 """
 
@@ -15,19 +17,25 @@ from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.pipeline.reading.members import TEXT_FIELDS, read_metadata, read_text
 
 from ..archives import open_file
+from ..corpus_path import corpus_path
 from ..foreign import Group, group_members, read_texts
 from ..listing import Listing, ListingBuilder, encode_metadata
 from ..locators import range_uri
 from ..parts import each
 from ..patterns import expand, has_pattern
 from ..tar_files import walk_tar_file
+from .base import LocatorError, is_file_called, locate
+from .lines import NotUtf8Error, decode, read_lines
 
 logger = logging.getLogger("uttershard")
+
+LIST_NAME = "shards.list"
+"""What a list of tars is called."""
 
 
 @dataclass(frozen=True)
 class WebdatasetSource:
-    """Tar shards: one, several by a pattern, or all of a folder.
+    """Tar shards: one, several by a pattern, all of a folder, or those of a list.
 
     Example:
         >>> WebdatasetSource("shards/train-{0000..0001}.tar").list_utterances()  # doctest: +SKIP
@@ -39,11 +47,13 @@ class WebdatasetSource:
 
     @classmethod
     def matches(cls, address: str) -> bool:
-        """Whether it is a pattern of tars, or a local folder that holds tars and no other files but lists."""
+        """Whether it is a pattern of tars, a `shards.list`, or a local folder that holds tars or such a list only."""
         if has_pattern(address):
             return address.endswith(".tar")
         path = local_path(address)
-        return path is not None and Path(path).is_dir() and _holds_tars_only(Path(path))
+        if path is None or not Path(path).is_dir():
+            return address.rpartition("/")[2] == LIST_NAME and is_file_called(address, LIST_NAME)
+        return _holds_tars_only(Path(path))
 
     def list_utterances(self) -> Listing:
         """List the shards in order, each in the order of its members."""
@@ -59,10 +69,28 @@ def find_tars(address: str) -> list[str]:
     path = local_path(address)
     if path is not None and Path(path).is_dir():
         found = [str(tar) for tar in sorted(Path(path).absolute().glob("*.tar"))]
+        if not found and (Path(path) / LIST_NAME).is_file():
+            return _listed_tars(f"{path}/{LIST_NAME}")
         if not found:
             raise ConfigError(f"{address}: no tars in this folder")
         return found
+    if address.endswith(".list"):
+        return _listed_tars(address)
     return [tar if local_path(tar) is None else str(Path(str(local_path(tar))).absolute()) for tar in expand([address])]
+
+
+def _listed_tars(address: str) -> list[str]:
+    """Return the tars of a list; names in it count from its folder."""
+    path = corpus_path(address)
+    try:
+        tars = [locate(decode(line.data).strip(), path.parent) for line in read_lines(path)]
+    except LocatorError as error:
+        raise DataError(f"{path}: a tar that it lists is not there; {error}") from error
+    except NotUtf8Error as error:
+        raise DataError(f"{path}: {error}") from error
+    if not tars:
+        raise ConfigError(f"{path}: an empty list")
+    return tars
 
 
 def list_tar(naming: str, tar: str) -> Listing:
@@ -126,7 +154,14 @@ def _utterance(file: BinaryIO, tar: str, group: Group, origin: str) -> _Listed:
 
 def _holds_tars_only(folder: Path) -> bool:
     endings = {path.suffix for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")}
-    return ".tar" in endings and endings <= {".tar", ".txt", ".list", ".idx", ".json", ".md"}
+    return (".tar" in endings or (folder / LIST_NAME).is_file()) and endings <= {
+        ".tar",
+        ".txt",
+        ".list",
+        ".idx",
+        ".json",
+        ".md",
+    }
 
 
 def _folder_of(tar: str) -> str:
