@@ -1,6 +1,7 @@
 """Clusters: which there are, what is refused, what is found of workers at start, and what becomes of failed tasks."""
 
 import os
+import pickle
 import shlex
 import sys
 import time
@@ -13,12 +14,12 @@ import asyncssh
 import cluster_tasks
 import pytest
 from batch_system import install_batch_system
-from corpora import files_of, jsonl_corpus
+from corpora import files_of, jsonl_corpus, write_audio, write_jsonl
 from dask_processes import DaskProcesses, dask_processes
 from ssh_server import running_ssh_server
 from uttershard.pipeline.errors import ConfigError, DataError, StorageError
 from uttershard.writers import pack
-from uttershard.writers.cluster import ClusterSettings, TasksFailedError, read_cluster_config, start_cluster
+from uttershard.writers.cluster import Cluster, ClusterSettings, TasksFailedError, read_cluster_config, start_cluster
 from uttershard.writers.cluster import tasks as cluster_module
 from uttershard.writers.cluster.settings import ENVS, JOB_QUEUES
 from uttershard.writers.progress import Silent
@@ -348,3 +349,23 @@ def test_tasks_are_taken_as_they_are_needed() -> None:
         next(results)
         assert taken <= 8
         results.close()
+
+
+def test_the_scheduler_sees_few_small_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task a shard and one for some hundred files, of a size that does not grow with what they pack."""
+    audio = write_audio(tmp_path / "a.wav", 0.05)
+    count = 3000
+    records = [{"id": f"u{number}", "audio_filepath": str(audio), "duration": 0.05} for number in range(count)]
+    manifest = write_jsonl(tmp_path / "train.jsonl", records)
+    sizes = []
+    submit = Cluster.submit
+
+    def noting(self: Cluster, function: Any, attempt: Any) -> Any:
+        sizes.append(len(pickle.dumps((function, attempt.task))))
+        return submit(self, function, attempt)
+
+    monkeypatch.setattr(Cluster, "submit", noting)
+    summary = pack(manifest, tmp_path / "out", shards=3, workers=1)
+    assert summary.utterances == count
+    assert len(sizes) <= 3 + 1
+    assert max(sizes) < 4096

@@ -5,6 +5,7 @@ import random
 import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -133,7 +134,8 @@ def test_ctrl_c_once(corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path
     kept = count_done(target)
     assert 1 <= kept < SHARDS
     assert not list((target / ".uttershard" / "tmp").iterdir())
-    pack(corpus, target, workers=2, **SETTINGS)
+    summary = pack(corpus, target, workers=2, **SETTINGS)
+    assert kept <= summary.kept_shards < SHARDS
     assert files_of(target) == undisturbed
 
 
@@ -299,6 +301,20 @@ def test_the_lock_of_a_dead_job_is_taken_over(tmp_path: Path) -> None:
     with hold_lock(path, dead_seconds=1.0):
         assert f"pid {os.getpid()}" in path.read_text()
     assert path.read_text() == "", "nobody has to be watched after a good end"
+
+
+@pytest.mark.parametrize("hours", [-1000, 1000])
+def test_a_clock_that_jumped(tmp_path: Path, hours: int) -> None:
+    """The time that a file system gives the lock says nothing: not of a dead job's, nor of one that is held."""
+    path = tmp_path / "out" / ".uttershard" / "lock"
+    path.parent.mkdir(parents=True)
+    then = path.parent.stat().st_mtime + 3600 * hours
+    path.write_text(f"host {socket.gethostname()} pid 1 beat 000000000007\n")
+    os.utime(path, (then, then))
+    with hold_lock(path):
+        os.utime(path, (then, then))
+        with pytest.raises(ConfigError, match=f"pid {os.getpid()}"), hold_lock(path):
+            pass
 
 
 def test_a_holder_counts_up(tmp_path: Path) -> None:

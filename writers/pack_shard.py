@@ -57,6 +57,8 @@ class PackedShard:
 
     finished: FinishedShard
     traffic: Traffic
+    kept: bool
+    """Whether an earlier run had finished it."""
 
 
 def pack_shard(task: ShardTask) -> PackedShard:
@@ -67,7 +69,8 @@ def pack_shard(task: ShardTask) -> PackedShard:
         NoSpaceError: The target is full.
     """
     target = open_target(task.target, task.storage_options, task.settings.write_limits)
-    return PackedShard(_find_finished(target, task) or _pack(target, task), target.traffic)
+    found = _find_finished(target, task)
+    return PackedShard(found or _pack(target, task), target.traffic, kept=found is not None)
 
 
 def _find_finished(target: Target, task: ShardTask) -> FinishedShard | None:

@@ -62,6 +62,8 @@ class PackSummary:
     """To a store."""
     retries: int = 0
     """Requests that had to be made again."""
+    kept_shards: int = 0
+    """Which an earlier run of the same job had finished."""
     reduced: int = 0
     """Utterances of 32 bits or floats that were rounded to 24 bits, since FLAC was asked for. Of this job: 0 if it was
     complete already."""
@@ -134,6 +136,7 @@ class _Job:
     progress: Progress
     began: float
     storage_options: StorageOptions | None = field(default=None, repr=False)
+    kept_shards: int = 0
 
     @property
     def records(self) -> JobRecords:
@@ -256,6 +259,7 @@ class _Job:
             for shard, result in cluster.run(with_source(pack_shard), tasks, _shard_name):
                 self.target.check_held()
                 finished[shard] = result.finished
+                self.kept_shards += result.kept
                 self.target.traffic.add(result.traffic)
                 entry, refused = result.finished.entry, result.finished.refused
                 self.progress.advance(
@@ -289,6 +293,7 @@ class _Job:
             refused=refused,
             already_complete=already_complete,
             elapsed=time.monotonic() - self.began,
+            kept_shards=self.kept_shards,
             sent_bytes=traffic.sent_bytes,
             requests=traffic.requests,
             retries=traffic.retries,

@@ -122,6 +122,8 @@ def pack(
         f"{summary.dataset}: {made}: {as_count(summary.utterances, 'utterance')}, {as_duration(summary.hours * 3600)}, "
         f"{as_bytes(summary.bytes)} in {as_count(summary.shards, 'shard')}"
     )
+    if summary.kept_shards:
+        typer.echo(f"{as_count(summary.kept_shards, 'shard')} kept from an earlier run of this job")
     if summary.requests:
         typer.echo(
             f"sent {as_bytes(summary.sent_bytes)} in {as_count(summary.requests, 'request')}, "
