@@ -1,13 +1,17 @@
 """Datasets joined and selected from, without decoding: the same bytes for each utterance, counts that add up."""
 
+import io
+import tarfile
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from corpora import write_audio
 from uttershard.pipeline import ShardLoader, ShardSet
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.pipeline.planning.settings import Filters
-from uttershard.writers import export, merge, pack, subset, verify
+from uttershard.writers import export, index_tars, merge, pack, subset, verify
+from uttershard.writers.exports.utterances import read_utterances
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +68,49 @@ def test_equal_ids_are_refused_or_told_apart(parts: tuple[Path, Path], tmp_path:
     assert checksums(tmp_path / "all").keys() == {prefix + key for prefix in ("a/", "b/") for key in keys}
     assert streamed(tmp_path / "all") == checksums(tmp_path / "all").keys()
     assert verify(str(tmp_path / "all")).ok
+
+
+def test_utterances_of_one_name_are_told_apart_in_a_tar(parts: tuple[Path, Path], tmp_path: Path) -> None:
+    import webdataset
+
+    one = str(parts[0])
+    merge([one, one], str(tmp_path / "all"), prefixes=["a/", "b/"])
+    subset(str(tmp_path / "all"), str(tmp_path / "some"), shards=1)
+    keys = checksums(tmp_path / "all").keys()
+    assert checksums(tmp_path / "some").keys() == streamed(tmp_path / "some") == keys
+    assert verify(str(tmp_path / "some"), deep=True).ok
+
+    with tarfile.open(tmp_path / "some/shard-000000.tar") as tar:
+        names = tar.getnames()
+    assert len(names) == len(set(names))
+    records = list(webdataset.WebDataset(str(tmp_path / "some/shard-000000.tar"), shardshuffle=False).decode())
+    assert len(records) == len({record["__key__"] for record in records}) == len(keys) == 200
+    # The first of a name keeps the bytes and so the id that it was packed with.
+    assert len({record["json"]["id"] for record in records}) == 200
+
+    before = {each.key: each for each in read_utterances(ShardSet.open(str(tmp_path / "all")), tmp_path / "x")}
+    after = {each.key: each for each in read_utterances(ShardSet.open(str(tmp_path / "some")), tmp_path / "y")}
+    for key, utterance in before.items():
+        assert Path(after[key].audio.address).read_bytes() == Path(utterance.audio.address).read_bytes()
+        assert (after[key].text, after[key].metadata) == (utterance.text, utterance.metadata)
+
+
+def test_a_subset_of_adopted_tars_has_checksums_and_names_of_its_own(tmp_path: Path) -> None:
+    audio = write_audio(tmp_path / "x.wav").read_bytes()
+    for tar_name in ("p", "q"):
+        with tarfile.open(tmp_path / f"{tar_name}.tar", "w") as tar:
+            for name in ("7.wav", "7.txt", "8.wav", "8.txt"):
+                info = tarfile.TarInfo(name)
+                data = audio if name.endswith("wav") else f"{tar_name}{name}".encode()
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    index_tars([str(tmp_path / "p.tar"), str(tmp_path / "q.tar")], out=str(tmp_path / "adopted"), unique_ids=True)
+    subset(str(tmp_path / "adopted"), str(tmp_path / "some"), shards=1)
+    texts = {each.key: each.text for each in read_utterances(ShardSet.open(str(tmp_path / "some")), None)}
+    assert texts == {"p/7": "p7.txt", "p/8": "p8.txt", "q/7": "q7.txt", "q/8": "q8.txt"}
+    with tarfile.open(tmp_path / "some/shard-000000.tar") as tar:
+        assert len(set(tar.getnames())) == 8
+    assert verify(str(tmp_path / "some"), deep=True).ok
 
 
 @pytest.mark.parametrize("hours", [0.01, 0.05, 0.1])

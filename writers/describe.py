@@ -25,13 +25,18 @@ def make_record(key: str, metadata: str | None) -> dict[str, Any]:
     return {**json.loads(metadata), "id": key} if metadata else {"id": key}
 
 
+def encode_record(record: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a `.json` member."""
+    return _encode_json(record).encode("utf-8")
+
+
 def encode_members(
     record: Mapping[str, Any], info: AudioInfo, audio: bytes | memoryview, text: str | None
 ) -> dict[str, bytes | memoryview]:
     """Return the members of an utterance, by ending."""
     members: dict[str, bytes | memoryview] = {
         EXTENSIONS[info.codec]: audio,
-        "json": _encode_json(record).encode("utf-8"),
+        "json": encode_record(record),
     }
     if text is not None:
         members["txt"] = text.encode("utf-8")

@@ -1,9 +1,13 @@
 """`subset`: some utterances of a dataset as a new one; their bytes are copied, nothing is decoded.
 
+Two utterances whose members have one name (from datasets that were merged with prefixes) may come into one tar: the
+second is then called after its id.
+
 Which: those that pass the filters, and of these, with `hours`, a random sample of so much audio. The sample of fewer
 hours is contained in that of more, and does not depend on how the dataset is sharded.
 """
 
+import io
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,22 +18,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from uttershard.pipeline.dataset.digest import FileDigest, digest_bytes, span_checksum
+from uttershard.pipeline.dataset.digest import UNCHECKED, FileDigest, digest_bytes, span_checksum
 from uttershard.pipeline.dataset.files import StorageOptions
 from uttershard.pipeline.dataset.manifest import MANIFEST_NAME, Manifest, ShardEntry, encode_manifest, shard_names
+from uttershard.pipeline.dataset.members import member_name
 from uttershard.pipeline.dataset.shardset import ShardSet
 from uttershard.pipeline.dataset.sidecar import FOREIGN, FORMAT_VERSION, SidecarInfo, encode_sidecar, sidecar_schema
+from uttershard.pipeline.dataset.tar import split_name, walk_span
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.pipeline.planning.corpus import build_corpus
 from uttershard.pipeline.planning.settings import Filters
+from uttershard.pipeline.reading.members import read_metadata
 from uttershard.pipeline.storage.base import Spans, Storage
 from uttershard.pipeline.storage.open import open_storage
 from uttershard.pipeline.storage.settings import StorageSettings
 
 from .assign import assign, shard_count, shuffle
 from .commit import atomic_write, storage_errors, write_atomically
+from .describe import encode_record
 from .progress import Progress, Silent
-from .tar_writer import end_mark
+from .tar_writer import ShardTar, end_mark
 
 _ROWS = 64
 """Utterances whose bytes are in memory at a time."""
@@ -153,24 +161,33 @@ class _Copier:
     def _copy(self, storage: Storage, shard: int, rows: pa.Table, naming: str) -> ShardEntry:
         tar_name, sidecar_name = shard_names(shard)
         digest = FileDigest()
+        sizes, checksums = rows["nbytes"].to_numpy().copy(), rows["xxh3"].to_numpy().copy()
+        named: set[str] = set()
         with atomic_write(self.folder / tar_name, self.scratch) as file:
             for start in range(0, rows.num_rows, _ROWS):
                 part = rows.slice(start, _ROWS)
                 spans = Spans(*(part[name].to_numpy() for name in ("shard", "offset", "nbytes")))
-                for row, span in zip(part.select(["key", "xxh3"]).to_pylist(), storage.read(spans), strict=True):
-                    if span_checksum(span) != row["xxh3"]:
+                for row, (key, span) in enumerate(
+                    zip(part["key"].to_pylist(), storage.read(spans), strict=True), start
+                ):
+                    checksum = span_checksum(span)
+                    if checksums[row] not in (UNCHECKED, checksum):
                         raise DataError(
-                            f"{self.source.address}: the utterance {row['key']!r} is damaged (its checksum does not "
+                            f"{self.source.address}: the utterance {key!r} is damaged (its checksum does not "
                             "match); `uttershard verify` lists all that is. Nothing was finished"
                         )
-                    file.write(span)
-                    digest.update(span)
+                    copied = span if naming != FOREIGN else _named_apart(span, key, named)
+                    checksums[row] = checksum if copied is span else span_checksum(copied)
+                    sizes[row] = len(copied)
+                    file.write(copied)
+                    digest.update(copied)
             mark = end_mark(digest.nbytes)
             file.write(mark)
             digest.update(mark)
-        sizes = rows["nbytes"].to_numpy()
         schema = sidecar_schema(dict(self.source.manifest.columns))
-        placed = rows.set_column(rows.schema.get_field_index("offset"), "offset", pa.array(np.cumsum(sizes) - sizes))
+        placed = rows
+        for name, values in (("offset", np.cumsum(sizes) - sizes), ("nbytes", sizes), ("xxh3", checksums)):
+            placed = placed.set_column(placed.schema.get_field_index(name), name, pa.array(values))
         info = SidecarInfo(digest.nbytes, digest.text(), self.fingerprint, naming)
         data = encode_sidecar(placed.select(schema.names).cast(schema).combine_chunks(), info)
         write_atomically(self.folder / sidecar_name, self.scratch, data)
@@ -188,6 +205,38 @@ class _Copier:
             shortest_seconds=min(seconds, default=0.0),
             longest_seconds=max(seconds, default=0.0),
         )
+
+
+def _named_apart(span: memoryview, key: str, named: set[str]) -> memoryview:
+    """Return the members of an utterance, under a name of its own if another in the tar has theirs.
+
+    That is so where tars of several datasets come together whose ids were told apart by a prefix, and it is what a
+    reader of the tar alone goes by: WebDataset would take the two for one, or one of them for a mistake.
+
+    Args:
+        span: Its members as they are.
+        key: Its id.
+        named: Names that are taken; the one returned is added.
+    """
+    members = list(walk_span(span))
+    name = split_name(members[0].name)[0]
+    if name not in named:
+        named.add(name)
+        return span
+    name = member_name(key)
+    if name in named:
+        raise DataError(f"two utterances would be called {name!r} in a tar, {key!r} is one: pack them with other ids")
+    named.add(name)
+    parts: dict[str, bytes | memoryview] = {
+        split_name(member.name)[1]: span[member.start : member.start + member.size] for member in members
+    }
+    if "json" in parts:
+        record = read_metadata({"json": parts["json"]})
+        if "id" in record:
+            parts["json"] = encode_record({**record, "id": key})
+    stream = io.BytesIO()
+    ShardTar(stream).add(name, parts)
+    return stream.getbuffer()
 
 
 def _fingerprint(source: ShardSet, filters: Filters, hours: float | None, seed: int, shards: int) -> dict[str, Any]:
