@@ -103,7 +103,8 @@ def folder(root: Path) -> tuple[Path, int]:
     write_audio(root / "audio" / "byte.wav")
     write_lines(root / "audio" / "byte.txt", b"\xff")
     (root / "audio" / "away.wav").symlink_to(root / "none")
-    return root / "audio", len(NAMES) + 3
+    write_lines(root / "audio" / "silent.txt", "no audio")
+    return root / "audio", len(NAMES) + 4
 
 
 def librispeech(root: Path) -> tuple[Path, int]:
@@ -111,10 +112,11 @@ def librispeech(root: Path) -> tuple[Path, int]:
     write_files(chapter)
     write_audio(chapter / "unlisted.flac")
     write_audio(chapter / "byte.flac")
+    write_audio(chapter / "good0.wav")
     lines: list[str | bytes] = [f"{name} HI" for name in NAMES]
     lines += ["lost NO AUDIO", "good0 TWICE", b"byte \xff"]
     write_lines(chapter / "1-2.trans.txt", *lines)
-    return root, len(lines) + 1
+    return root, len(lines) + 2
 
 
 def commonvoice(root: Path) -> tuple[Path, int]:

@@ -35,6 +35,26 @@ def test_transcripts_in_a_table_are_not_passed_over(tmp_path: Path) -> None:
     assert FolderSource(str(tmp_path)).list_utterances().utterances["text"].to_pylist() == ["hello"]
 
 
+def test_transcripts_without_audio_are_listed(tmp_path: Path) -> None:
+    write_audio(tmp_path / "b" / "one.wav")
+    for name in ("b/one.txt", "b/two.TXT", "three.txt", "README.txt", "b/license.txt"):
+        (tmp_path / name).write_text("hello", "utf-8")
+    listing = FolderSource(str(tmp_path)).list_utterances()
+    assert listing.utterances["key"].to_pylist() == ["b/one"]
+    assert listing.refused == [
+        ("b/two", "b/two.TXT", "no audio file beside it"),
+        ("three", "three.txt", "no audio file beside it"),
+    ]
+
+
+def test_a_readme_is_no_sign_of_transcripts(tmp_path: Path) -> None:
+    write_audio(tmp_path / "a.wav")
+    for name in ("README.txt", "metadata.csv"):
+        (tmp_path / name).write_text("a", "utf-8")
+    with pytest.raises(ConfigError, match=r"but there is metadata\.csv"):
+        FolderSource(str(tmp_path)).list_utterances()
+
+
 def test_links_are_followed_and_loops_are_not(tmp_path: Path) -> None:
     write_audio(tmp_path / "disk" / "x.wav")
     (tmp_path / "corpus").mkdir()

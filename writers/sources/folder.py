@@ -1,4 +1,7 @@
-"""A folder of audio files, each with a transcript `.txt` beside it (or none); the id is the path without its ending."""
+"""A folder of audio files, each with a transcript `.txt` beside it (or none); the id is the path without its ending.
+
+A `.txt` without audio is refused, for it may be what is left of an utterance; readmes and licenses are passed by.
+"""
 
 import posixpath
 from dataclasses import dataclass
@@ -16,6 +19,9 @@ from .lines import NotUtf8Error, decode
 
 _TABLES = (".csv", ".tsv", ".jsonl")
 """Endings of what may hold the transcripts. A corpus packed without them is noticed when it is trained on."""
+
+_NOTES = ("readme", "license", "licence", "copying", "changelog")
+"""What a `.txt` that is no transcript begins with."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +57,19 @@ class FolderSource:
             raise DataError(f"{root}: not a folder")
         builder = ListingBuilder(refused_members(root))
         names = list(files_below(root))
+        audio = {name: posixpath.splitext(name)[0] for name in names if _is_audio(name)}
         transcripts = {name[:-4]: name for name in names if name.lower().endswith(".txt")}
+        alone = transcripts.keys() - set(audio.values())
         tables = [name for name in names if "/" not in name and name.lower().endswith(_TABLES)]
-        if tables and not transcripts and self.tables != "ignore":
+        if tables and len(alone) == len(transcripts) and self.tables != "ignore":
             raise ConfigError(
                 f"{root}: no audio file has a .txt beside it, but there is {tables[0]}. If it has the transcripts, "
                 f"pack {root / tables[0]}; if not, say --option tables=ignore"
             )
-        for relative in filter(_is_audio, names):
-            key = posixpath.splitext(relative)[0]
+        for key in sorted(alone):
+            if not posixpath.basename(key).lower().startswith(_NOTES):
+                builder.refuse(key, transcripts[key], "no audio file beside it")
+        for relative, key in audio.items():
             try:
                 text = _read_text(root / transcripts[key]) if key in transcripts else None
             except NotUtf8Error as error:

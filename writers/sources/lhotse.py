@@ -102,6 +102,9 @@ class _Reader:
             if tar is None:
                 raise DataError(f"{self.folder / name}: no recording.*.tar of its number beside it")
             pairs.append((name, tar))
+        alone = sorted(set(tars.values()) - {tar for _, tar in pairs})
+        if alone:
+            raise DataError(f"{self.folder / alone[0]}: no cuts.*.jsonl.gz of its number beside it")
         for part in each(partial(_list_shar, str(self.folder), self.allow_pipes), pairs):
             self.builder.extend(part)
 

@@ -80,7 +80,10 @@ class _Tree:
             if _is_transcript(name):
                 transcripts.append(name)
             elif ending.lower() in AUDIO_EXTENSIONS:
-                audio[stem] = name
+                if stem in audio:
+                    self.builder.refuse(posixpath.basename(stem), name, f"{audio[stem]} is there, too")
+                else:
+                    audio[stem] = name
         for transcript in transcripts:
             for key, stem, text, source in self._lines(transcript):
                 if stem in audio:
