@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from .client import Client, open_client
+from .client import Client
+from .clients import open_client
 from .faults import ReplacedError, redact
 from .retry import Limits, explain, with_retries
 from .transfer import OTHER_ETAG, Chunks, ObjectInfo, Transfer

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from uttershard.pipeline import ShardLoader, ShardSet
-from uttershard.pipeline.remote.client import open_client
+from uttershard.pipeline.remote.clients import open_client
 from uttershard.pipeline.remote.obstore_s3 import ObstoreClient
 from uttershard.pipeline.remote.retry import Limits
 from uttershard.pipeline.remote.store import Store
