@@ -7,13 +7,15 @@ import os
 from pathlib import Path
 
 import pytest
-from fault_proxy import FaultProxy
+from fault_proxy import Fault, FaultProxy
 from packed import run
-from s3_cases import RemoteDataset, cached_tars, tar_requests
-from s3_server import ACCESS, SECRET
+from s3_cases import RemoteDataset, cached_tars, stored, tar_requests
+from s3_server import ACCESS, BUCKET, SECRET
 from typer.testing import CliRunner, Result
 from uttershard.pipeline.dataset.shardset import ShardSet
+from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.scripts.cli.app import app
+from uttershard.writers import export, merge
 
 
 @pytest.fixture(autouse=True)
@@ -100,3 +102,30 @@ def test_cache_ls_prune_verify(remote: RemoteDataset, tmp_path: Path) -> None:
     assert not (tmp_path / "xxh3_128-0.part").exists()
     assert as_json("cache", "prune", tmp_path)["bytes"] == 0
     assert call("cache", "ls", tmp_path / "nothing").exit_code != 0
+
+
+def test_merge_in_the_store_and_export_out_of_it(remote: RemoteDataset, proxy: FaultProxy, tmp_path: Path) -> None:
+    option = ("--storage-option", f"endpoint_url={proxy.endpoint}")
+    merged = f"s3://{BUCKET}/merged"
+    prefixes = ("--prefix", "a/", "--prefix", "b/")
+    assert as_json("merge", remote.address, remote.address, "--out", merged, *prefixes, *option)["dataset"] == merged
+    assert sorted(stored(remote.server, merged)) == ["dataset.json", *(f"shard-{n:06d}.parquet" for n in range(16))]
+    assert as_json("verify", merged, "--full", *option)["utterances"] == 96
+    with pytest.raises(ConfigError, match="holds a dataset already"):
+        merge([remote.address, remote.address], merged, prefixes=("a/", "b/"), storage_options=remote.options())
+    local = [remote.address, str(remote.packed.address)]
+    with pytest.raises(ConfigError, match=r"would point at .*shard-000000\.tar, which is on this machine only"):
+        merge(local, f"s3://{BUCKET}/mixed", prefixes=("a/", "b/"), storage_options=remote.options())
+    assert stored(remote.server, f"s3://{BUCKET}/mixed") == {}
+
+    # Options that are given, not those of the environment, and the damage of a tar told.
+    as_json("export", remote.address, tmp_path / "tars", "--to", "webdataset", "--extract", *option)
+    for shard in range(8):
+        copy = tmp_path / f"tars/shard-{shard:06d}.tar"
+        assert copy.read_bytes() == remote.packed.tar(shard).read_bytes()
+    proxy.faults = [Fault(match="shard-000002.tar", flip=700)]
+    result = call("export", remote.address, tmp_path / "damaged", "--to", "webdataset", "--extract", *option)
+    assert isinstance(result.exception, DataError)
+    assert "shard-000002.tar: its digest is" in str(result.exception)
+    with pytest.raises(ConfigError, match="an export is written to a local folder"):
+        export(remote.address, "jsonl", f"s3://{BUCKET}/manifests", storage_options=remote.options())

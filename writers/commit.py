@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from uttershard.pipeline.errors import StorageError
+from uttershard.pipeline.dataset.files import local_path
+from uttershard.pipeline.errors import ConfigError, StorageError
+from uttershard.pipeline.remote.faults import redact
 
 _FULL = {
     errno.ENOSPC: "no space left",
@@ -54,6 +56,18 @@ def write_atomically(path: Path, scratch: Path, data: bytes) -> None:
     """Write a whole small file (see `atomic_write`)."""
     with atomic_write(path, scratch) as file:
         file.write(data)
+
+
+def local_folder(address: str, what: str) -> Path:
+    """Return the folder at an address.
+
+    Raises:
+        ConfigError: It is in a store.
+    """
+    path = local_path(address)
+    if path is None:
+        raise ConfigError(f"{redact(address)}: {what} written to a local folder; copy it into the store from there")
+    return Path(path)
 
 
 @contextlib.contextmanager

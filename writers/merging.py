@@ -6,20 +6,23 @@ A sidecar must be written anew if the datasets have different metadata columns, 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from uttershard.pipeline.dataset.digest import digest_bytes, digest_of_digests
 from uttershard.pipeline.dataset.files import StorageOptions, local_path
-from uttershard.pipeline.dataset.manifest import MANIFEST_NAME, Manifest, ShardEntry, encode_manifest
+from uttershard.pipeline.dataset.manifest import MANIFEST_NAME, Manifest, ShardEntry, encode_manifest, shard_names
 from uttershard.pipeline.dataset.shardset import ShardSet
 from uttershard.pipeline.dataset.sidecar import FOREIGN, FORMAT_VERSION, encode_sidecar, sidecar_schema
 from uttershard.pipeline.errors import ConfigError, DataError
+from uttershard.pipeline.remote.faults import redact
 
-from .commit import storage_errors, write_atomically
 from .progress import Progress, Silent
+from .target import check_new
+from .targets.base import Target
+from .targets.limits import WriteLimits
+from .targets.opening import open_target
 
 _SHOWN = 3
 
@@ -49,14 +52,15 @@ def merge(
 
     Args:
         datasets: Addresses, in the order of the result; not one of them is changed, and all have to stay.
-        out: Folder of the new manifest; must not hold a dataset.
+        out: Folder of the new manifest, local or in a store; must not hold a dataset.
         prefixes: For each dataset what its ids get in front, so that equal ids can be told apart: nothing, or what ends
             with a slash. None by default.
         progress: Told how far it is.
-        storage_options: Keyword arguments of the datasets' fsspec file system.
+        storage_options: Keyword arguments of the fsspec file system of the datasets, and of `out` in a store.
 
     Raises:
-        ConfigError: Fewer than two datasets, prefixes that do not fit, columns of one name with types that don't.
+        ConfigError: Fewer than two datasets, prefixes that do not fit, columns of one name with types that don't, or
+            local tars that a manifest in a store would point at.
         DataError: An id that is there twice; the message names it and both datasets.
     """
     if len(datasets) < 2:
@@ -68,33 +72,43 @@ def merge(
         raise ConfigError(f"the prefix {odd[0]!r} must end with a slash ({odd[0]}/), which tells it from the id")
     opened = [ShardSet.open(address, storage_options) for address in datasets]
     chosen = list(prefixes) or [""] * len(opened)
-    folder = Path(out)
-    if (folder / MANIFEST_NAME).exists():
-        raise ConfigError(f"{folder}: holds a dataset already; choose another folder")
+    target = open_target(out, storage_options, WriteLimits())
+    check_new(target)
+    _refuse_local_tars(opened, out)
     columns = _joined_columns(opened)
     _refuse_duplicates(opened, chosen)
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     listener, entries, written = progress or Silent(), list[ShardEntry](), 0
     listener.begin("merge", utterances=sum(part.manifest.utterances for part in opened), seconds=None)
     try:
-        with TemporaryDirectory(prefix=".uttershard-", dir=folder) as scratch:
+        with target.hold(lambda: False, listener):
             for part, prefix in zip(opened, chosen, strict=True):
                 for shard, entry in enumerate(part.manifest.shards):
                     pointed = _pointing(part, shard)
                     if prefix or part.manifest.columns != columns:
-                        sidecar = folder / f"shard-{len(entries):06d}.parquet"
-                        pointed = _with_new_sidecar(part, shard, columns, prefix, sidecar, Path(scratch))
+                        name = shard_names(len(entries))[1]
+                        pointed = _with_new_sidecar(part, shard, columns, prefix, name, target)
                         written += 1
                     entries.append(pointed)
                     listener.advance(utterances=entry.utterances, seconds=entry.seconds)
             manifest = Manifest(tuple(entries), columns, _fingerprint(opened, chosen))
-            write_atomically(folder / MANIFEST_NAME, Path(scratch), encode_manifest(manifest))
+            target.put(MANIFEST_NAME, encode_manifest(manifest), only_new=True)
     finally:
         listener.end()
     return MergeSummary(
-        str(folder), manifest.digest, len(opened), len(entries), manifest.utterances, manifest.seconds / 3600, written
+        str(target), manifest.digest, len(opened), len(entries), manifest.utterances, manifest.seconds / 3600, written
     )
+
+
+def _refuse_local_tars(opened: Sequence[ShardSet], out: str) -> None:
+    if local_path(out) is not None:
+        return
+    for part in opened:
+        for shard in range(len(part.manifest.shards)):
+            if local_path(tar := part.tar_address(shard)) is not None:
+                raise ConfigError(
+                    f"{redact(out)}: would point at {tar}, which is on this machine only: copy that dataset into the "
+                    "store first, or merge into a local folder"
+                )
 
 
 def _joined_columns(opened: Sequence[ShardSet]) -> dict[str, str]:
@@ -142,7 +156,7 @@ def _pointing(part: ShardSet, shard: int) -> ShardEntry:
 
 
 def _with_new_sidecar(
-    part: ShardSet, shard: int, columns: Mapping[str, str], prefix: str, path: Path, scratch: Path
+    part: ShardSet, shard: int, columns: Mapping[str, str], prefix: str, name: str, target: Target
 ) -> ShardEntry:
     table, info = part.sidecar(shard)
     schema = sidecar_schema(dict(columns))
@@ -155,9 +169,9 @@ def _with_new_sidecar(
         joined = joined.set_column(0, schema.field("key"), _prefixed(joined["key"], prefix))
         info = replace(info, naming=FOREIGN)  # its members are still named after the old id
     data = encode_sidecar(joined.combine_chunks(), info)
-    write_atomically(path, scratch, data)
+    target.put(name, data)
     entry = _pointing(part, shard)
-    return replace(entry, sidecar=path.name, sidecar_bytes=len(data), sidecar_digest=digest_bytes(data))
+    return replace(entry, sidecar=name, sidecar_bytes=len(data), sidecar_digest=digest_bytes(data))
 
 
 def _fingerprint(opened: Sequence[ShardSet], prefixes: Sequence[str]) -> dict[str, Any]:

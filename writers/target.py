@@ -31,6 +31,18 @@ def check_target(target: Target, *, overwrite: bool) -> None:
         )
 
 
+def check_new(target: Target) -> None:
+    """See whether a new dataset may be written into a target.
+
+    Raises:
+        ConfigError: It holds one, or a pack job that is unfinished.
+    """
+    if target.size(MANIFEST_NAME) is not None:
+        raise ConfigError(f"{target}: holds a dataset already; choose another folder")
+    if JobRecords(target).exists():
+        raise ConfigError(f"{target}: an unfinished pack is in it; choose another folder")
+
+
 def read_manifest(target: Target) -> Manifest | None:
     """Return the manifest of a finished dataset, None if there is none.
 

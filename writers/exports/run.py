@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from uttershard.pipeline.dataset.files import StorageOptions
 from uttershard.pipeline.dataset.shardset import ShardSet
 from uttershard.pipeline.errors import ConfigError
 
+from ..commit import local_folder
 from ..progress import Progress, Silent
 from .espnet import write_espnet
 from .jsonl import write_jsonl
@@ -62,7 +62,7 @@ def export(
     """
     if to not in LAYOUTS:
         raise ConfigError(f"can't export to {to!r}; known are {', '.join(LAYOUTS)}")
-    opened, folder = ShardSet.open(dataset, storage_options), Path(out)
+    opened, folder = ShardSet.open(dataset, storage_options), local_folder(out, "an export is")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder}: holds something already; choose another folder, or empty it")
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def export(
     try:
         if to == "webdataset":
             tars = [absolute(opened.tar_address(shard)) for shard in range(len(opened.manifest.shards))]
-            files = write_webdataset(tars, folder, extract=extract)
+            files = write_webdataset(opened, tars, folder, extract=extract)
         else:
             utterances = read_utterances(opened, folder.absolute() / _AUDIO_FOLDER if extract else None)
             write = _WRITERS.get(to) or (write_nemo if extract else write_nemo_tarred)
