@@ -56,8 +56,9 @@ class ClusterSettings:
     """Keyword arguments of the Dask class, as its documentation has them."""
     dashboard: bool = False
     """Whether Dask's dashboard is on; its address is told to `Progress.note`."""
-    start_seconds: float = 3600.0
-    """How long to wait for the first worker, or for any worker once all are lost: jobs may queue that long."""
+    start_seconds: float | None = None
+    """How long to wait for the first worker, or for any worker once all are lost; None: an hour, since jobs may queue,
+    and three minutes for `local`, where nothing does: its workers can't start, or die as they do."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", dict(self.options))
@@ -70,7 +71,7 @@ class ClusterSettings:
             raise ConfigError(f"say how many workers {self.env} is to start: n_workers in YAML, --workers")
         if self.min_workers is not None and (self.n_workers is None or self.min_workers > self.n_workers):
             raise ConfigError(f"min_workers is {self.min_workers}; it can't be above n_workers ({self.n_workers})")
-        if not self.start_seconds > 0:
+        if self.start_seconds is not None and not self.start_seconds > 0:
             raise ConfigError(f"start_seconds is {self.start_seconds!r}; it must be more than 0")
         known = self.known_options()
         unknown = [name for name in self.options if name not in known]
@@ -84,6 +85,13 @@ class ClusterSettings:
     def is_address(self) -> bool:
         """Whether the scheduler runs already."""
         return "://" in self.env
+
+    @property
+    def patience_seconds(self) -> float:
+        """`start_seconds`, or what it is if left out."""
+        if self.start_seconds is not None:
+            return self.start_seconds
+        return 180.0 if self.env == "local" else 3600.0
 
     def known_options(self) -> list[str]:
         """Return the names of all options of this kind of cluster, sorted."""

@@ -55,7 +55,7 @@ def start_cluster(settings: ClusterSettings, retries: int, progress: Progress) -
         if settings.env != "local":  # local workers are this very interpreter
             _wait_for_worker(client, cluster, settings, progress)
             check_workers(client)
-        yield Cluster(client, _window(client, settings), retries, progress, settings.start_seconds)
+        yield Cluster(client, _window(client, settings), retries, progress, settings.patience_seconds)
 
 
 @contextlib.contextmanager
@@ -161,13 +161,13 @@ def _bounds(settings: ClusterSettings) -> tuple[int, int]:
 def _wait_for_worker(client: Client, cluster: Any, settings: ClusterSettings, progress: Progress) -> None:
     progress.note(f"waiting for workers of {settings.env}")
     failures: Sequence[str] = getattr(getattr(cluster, "job_cls", None), "failures", ())
-    deadline = time.monotonic() + settings.start_seconds
+    deadline = time.monotonic() + settings.patience_seconds
     while not client.scheduler_info(n_workers=1)["workers"]:
         if failures:
             raise StorageError(f"a job could not be submitted: {failures[0].strip()}")
         if time.monotonic() > deadline:
             hint = "look at its queue" if settings.env in JOB_QUEUES else "start some"
-            raise StorageError(f"no worker of {settings.env} came in {settings.start_seconds:.0f} s: {hint}")
+            raise StorageError(f"no worker of {settings.env} came in {settings.patience_seconds:.0f} s: {hint}")
         time.sleep(_POLL_SECONDS)
 
 

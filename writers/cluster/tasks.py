@@ -86,7 +86,7 @@ class Cluster:
     """
 
     def __init__(
-        self, client: Client, window: int, retries: int, progress: Progress, patience_seconds: float = 3600.0
+        self, client: Client, window: int, retries: int, progress: Progress, patience_seconds: float
     ) -> None:
         self.client = client
         self.window = window
