@@ -85,9 +85,7 @@ class Cluster:
         patience_seconds: How long there may be no worker at all.
     """
 
-    def __init__(
-        self, client: Client, window: int, retries: int, progress: Progress, patience_seconds: float
-    ) -> None:
+    def __init__(self, client: Client, window: int, retries: int, progress: Progress, patience_seconds: float) -> None:
         self.client = client
         self.window = window
         self.retries = retries
