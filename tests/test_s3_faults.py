@@ -151,8 +151,10 @@ def test_credentials_of_the_environment_are_used(remote: RemoteDataset, monkeypa
     assert opened.digest == ShardSet.open(str(remote.packed.address)).digest
 
 
-@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "http://no-such-host.invalid:80"])
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "http://no-such-host.invalid:80", "https"])
 def test_a_store_that_is_not_there_is_told_at_once(remote: RemoteDataset, endpoint: str) -> None:
+    if endpoint == "https":  # of a server that speaks no TLS
+        endpoint = remote.server.endpoint.replace("http:", "https:")
     with pytest.raises(StorageError, match=r"gave up after \d attempts .*endpoint_url"):
         ShardSet.open(remote.address, remote.server.options(endpoint), Limits(read_deadline=1000.0))
 

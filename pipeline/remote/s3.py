@@ -17,6 +17,7 @@ from botocore.exceptions import (
     HTTPClientError,
     NoCredentialsError,
     PartialCredentialsError,
+    SSLError,
 )
 
 from .client import Client
@@ -121,7 +122,7 @@ class S3Client(Client):
             return _refusal(error, said)
         if isinstance(error, NoCredentialsError | PartialCredentialsError | CredentialRetrievalError):
             return DeniedError(said)
-        if isinstance(error, EndpointConnectionError | ConnectTimeoutError | aiohttp.ClientConnectorError):
+        if isinstance(error, EndpointConnectionError | ConnectTimeoutError | SSLError | aiohttp.ClientConnectorError):
             return UnreachableError(said)
         if isinstance(error, HTTPClientError | aiohttp.ClientError | OSError):
             return TransientError(said)
