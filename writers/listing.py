@@ -141,11 +141,15 @@ class ListingBuilder:
         self._append(arrays)
         return True
 
+    def add_table(self, utterances: pa.Table) -> None:
+        """List utterances that are columns already, as of SCHEMA."""
+        self._flush()
+        for batch in utterances.to_batches():
+            self._append(batch.columns)
+
     def extend(self, part: Listing) -> None:
         """Take over all that a part of the corpus lists and refuses."""
-        self._flush()
-        for batch in part.utterances.to_batches():
-            self._append(batch.columns)
+        self.add_table(part.utterances)
         self.refused += part.refused
 
     def refuse(self, key: str | None, source: str, reason: str) -> None:

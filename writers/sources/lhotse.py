@@ -9,7 +9,7 @@ A cut may be a part of its recording in time, and some of its channels. What Lho
 Source: https://lhotse.readthedocs.io
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,17 @@ from ..parts import each
 from ..patterns import shard_number
 from .base import LocatorError, is_file_called, locate
 from .jsonl import parse_record, read_json_lines
+from .lhotse_columns import (
+    CUT,
+    RECORDING,
+    SUPERVISION,
+    Recordings,
+    add_cuts,
+    flat_cuts,
+    flat_recordings,
+    read_columns,
+)
+from .lines import Line, batched
 from .records import BadRecordError
 
 _ENDINGS = (".jsonl", ".jsonl.gz")
@@ -91,8 +102,12 @@ class _Reader:
     """The audio of the cut at hand, in a Shar directory."""
 
     def cuts(self, path: CorpusPath) -> None:
-        for origin, cut in self._records(path):
-            self._guarded(cut, origin)
+        for lines in batched(read_json_lines(path)):
+            columns = read_columns(lines, CUT)
+            flat = None if columns is None else flat_cuts(columns)
+            if flat is None or not add_cuts(self.builder, self.folder, flat, [line.source for line in lines]):
+                for origin, cut in self._parsed(lines):
+                    self._guarded(cut, origin)
 
     def shar(self, names: list[str]) -> None:
         tars = {shard_number(name): name for name in names if name.startswith("recording.") and name.endswith(".tar")}
@@ -110,30 +125,41 @@ class _Reader:
 
     def shar_pair(self, name: str, tar: str) -> None:
         members = self._shar_members(str(self.folder / tar))
-        for origin, cut in self._records(self.folder / name):
+        for origin, cut in self._parsed(read_json_lines(self.folder / name)):
             self.shar_uri = members.pop(str(cut.get("id")), None)
             self._guarded(cut, origin)
         for key in members:
             self.builder.refuse(key, tar, f"audio without a cut in {name}")
 
     def supervisions(self, recordings: CorpusPath, supervisions: CorpusPath) -> None:
-        known: dict[str, dict[str, Any]] = {}
-        for origin, recording in self._records(recordings):
-            if not isinstance(recording.get("id"), str):
-                self.builder.refuse(None, origin, "a recording without an id")
-                continue
-            known[recording["id"]] = recording
-        for origin, supervision in self._records(supervisions):
-            recording = known.get(str(supervision.get("recording_id")), {})
-            cut = {name: supervision.get(name) for name in ("id", "start", "duration", "channel")}
-            if not recording:
-                self.builder.refuse(
-                    _id_of(supervision),
-                    origin,
-                    f"no recording {supervision.get('recording_id')!r} in {recordings.name}",
-                )
-                continue
-            self._guarded({**cut, "recording": recording, "supervisions": [supervision]}, origin)
+        known = self._read_recordings(recordings)
+        for lines in batched(read_json_lines(supervisions)):
+            columns = read_columns(lines, SUPERVISION)
+            flat = None if columns is None else known.join(columns)
+            if flat is None or not add_cuts(self.builder, self.folder, flat, [line.source for line in lines]):
+                for origin, supervision in self._parsed(lines):
+                    self._add_supervision(supervision, origin, known, recordings.name)
+
+    def _read_recordings(self, path: CorpusPath) -> Recordings:
+        known = Recordings()
+        for lines in batched(read_json_lines(path)):
+            columns = read_columns(lines, RECORDING)
+            flat = None if columns is None else flat_recordings(columns)
+            if flat is None or not known.add_flat(flat):
+                for origin, recording in self._parsed(lines):
+                    problem = known.add(recording)
+                    if problem is not None:
+                        self.builder.refuse(_id_of(recording), origin, problem)
+        return known
+
+    def _add_supervision(self, supervision: dict[str, Any], origin: str, known: Recordings, recordings: str) -> None:
+        name = supervision.get("recording_id")
+        recording = known.get(name)
+        if recording is None:
+            self.builder.refuse(_id_of(supervision), origin, f"no recording {name!r} in {recordings}")
+            return
+        cut = {name: supervision.get(name) for name in ("id", "start", "duration", "channel")}
+        self._guarded({**cut, "recording": recording, "supervisions": [supervision]}, origin)
 
     def _guarded(self, cut: dict[str, Any], origin: str) -> None:
         try:
@@ -202,8 +228,8 @@ class _Reader:
             return PIPE + str(source["source"]).strip()
         raise BadRecordError(f"audio of type {kind!r}; file, url, command and shar are read")
 
-    def _records(self, path: CorpusPath) -> Iterator[tuple[str, dict[str, Any]]]:
-        for line in read_json_lines(path):
+    def _parsed(self, lines: Iterable[Line]) -> Iterator[tuple[str, dict[str, Any]]]:
+        for line in lines:
             try:
                 yield line.source, parse_record(line)
             except BadRecordError as error:

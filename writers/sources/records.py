@@ -121,7 +121,7 @@ def add_records(
         and _are_seconds(durations, least=_SMALLEST)
         and _are_seconds(offsets, least=0.0)
     )
-    uris = _locate_all(audio, folder) if good else None
+    uris = locate_all(audio, folder) if good else None
     if uris is None:
         return False
     try:
@@ -165,7 +165,7 @@ def _ends(offsets: Sequence[float | None], durations: Sequence[float | None]) ->
     ]
 
 
-def _locate_all(audio: Sequence[str], folder: CorpusPath) -> Sequence[str] | None:
+def locate_all(audio: Sequence[str], folder: CorpusPath) -> Sequence[str] | None:
     """Return where the files are, or None if one is nowhere."""
     together = "\n".join(audio)
     if together.count("\n/") == len(audio) - 1 and together.startswith("/") and ":" not in together:
