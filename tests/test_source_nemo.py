@@ -8,6 +8,8 @@ import pytest
 from corpora import RATE, noise, write_audio, write_jsonl
 from source_checks import assert_samples, list_corpus, rows_of
 from uttershard.pipeline.errors import ConfigError
+from uttershard.writers.sources import nemo as nemo_source
+from uttershard.writers.sources.nemo import NemoSource
 
 
 def tarred(folder: Path, *, sharded: bool) -> Path:
@@ -70,3 +72,19 @@ def test_plain_segments_of_one_file(tmp_path: Path) -> None:
     rows = rows_of(list_corpus(write_jsonl(tmp_path / "m.json", segments), "nemo"))
     assert_samples(rows["a"], noise(1.0)[: RATE // 4])
     assert_samples(rows["a-sub1"], noise(1.0)[RATE // 2 : RATE * 3 // 4])
+
+
+def test_plain_lines_are_the_same_as_columns_and_one_by_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    audio = str(write_audio(tmp_path / "x.wav"))
+    line = {"audio_filepath": audio, "duration": 0.5, "offset": 0.1, "text": "hi", "lang": "de"}
+    odd = [{**line, "id": "own"}, {**line, "audio_filepath": "none.wav"}, {**line, "text": 5}, {"duration": 1}]
+    for extra in ([], *([record] for record in odd)):
+        path = write_jsonl(tmp_path / "m.json", [line, *extra, line, line])
+        source = NemoSource(str(path))
+        columns = source.list_utterances()
+        with monkeypatch.context() as patch:
+            patch.setattr(nemo_source, "add_records", lambda *arguments: False)
+            one_by_one = source.list_utterances()
+        assert columns.utterances.equals(one_by_one.utterances)
+        assert columns.refused == one_by_one.refused
+        assert len(set(columns.utterances["key"].to_pylist())) >= 3

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from corpora import write_audio, write_lines
 from uttershard.pipeline.errors import ConfigError, DataError
+from uttershard.writers.sources import csv as csv_source
 from uttershard.writers.sources.csv import CsvSource
 
 
@@ -110,3 +111,42 @@ def test_bad_header(folder: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(DataError, match="not even a header"):
         CsvSource(str(path)).list_utterances()
+
+
+ODD_ROWS = [
+    "b,x.wav,,,,",
+    ",x.wav,no id,,,",
+    "b,,no audio,,,",
+    "b,x.wav,hi,0.25,0.5,p",
+    "b,x.wav,hi,0.25,,p",
+    "b,x.wav,hi,,0,p",
+    "b,x.wav,hi,nan,0.5,p",
+    "b,x.wav,hi,1_0,2,p",
+    "b,x.wav,hi,-1,2,p",
+    "b,x.wav,hi,zero,2,p",
+    "b,none.wav,hi,,,",
+    "b,/data/x.wav,hi,,,",
+    "b,x.wav,hi",
+    'b,x.wav,"a, ""quoted""\nline",,,',
+    "b,x.wav,né\u2028,,,ü",
+    ",,,,,",
+]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"id": "speaker"}, {"audio": "{audio_filepath}"}, {"text": "speaker"}], ids=str
+)
+def test_rows_are_the_same_as_columns_and_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: dict[str, str]
+) -> None:
+    write_audio(tmp_path / "x.wav")
+    header, good = "id,audio_filepath,text,offset,duration,speaker", "a,x.wav,hello,,1.5,q"
+    for row in ODD_ROWS:
+        for rows in ([row], [good, row, "", good]):
+            source = CsvSource(str(write_lines(tmp_path / "t.csv", header, *rows)), **options)
+            columns = source.list_utterances()
+            with monkeypatch.context() as patch:
+                patch.setattr(csv_source, "add_columns", lambda *arguments: False)
+                one_by_one = source.list_utterances()
+            assert columns.utterances.equals(one_by_one.utterances), row
+            assert columns.refused == one_by_one.refused, row

@@ -6,7 +6,7 @@ part of the text. An empty field is a missing one, except for the text.
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from ..corpus_path import CorpusPath, corpus_path, refused_members, root_of
 from ..listing import Listing, ListingBuilder
 from .base import is_file_called, parse_seconds
 from .lines import NotUtf8Error, batched, decode, read_lines
-from .records import BadRecordError, FieldNames, add_record, add_records
+from .records import ID_FIELDS, BadRecordError, FieldNames, add_columns, add_record
 
 _UNQUOTED = "\t|"
 _DELIMITERS = "|\t;,"
@@ -61,8 +61,7 @@ class CsvSource:
         folder = path.parent
         for batch in batched(rows):
             origins = [f"{path.name}:{number}" for number, _ in batch]
-            records = self._records(header, [values for _, values in batch])
-            if records is None or not add_records(names, builder, folder, records, origins):
+            if not self._add_columns(names, builder, folder, header, [values for _, values in batch], origins):
                 for origin, (_, values) in zip(origins, batch, strict=True):
                     try:
                         add_record(names, builder, folder, self._record(header, values), origin)
@@ -131,11 +130,47 @@ class CsvSource:
             if values:
                 yield lines.number, values
 
-    def _records(self, header: list[str], rows: list[list[str]]) -> list[dict[str, Any]] | None:
-        """Return the records of some rows, or None if a row has not as many fields as the header."""
+    def _add_columns(
+        self,
+        names: FieldNames,
+        builder: ListingBuilder,
+        folder: CorpusPath,
+        header: list[str],
+        rows: list[list[str]],
+        origins: list[str],
+    ) -> bool:
+        """Add some rows if all are as most are, or none, and say whether they were added (see `add_columns`)."""
         if set(map(len, rows)) != {len(header)}:
-            return None
-        return [self._record(header, values) for values in rows]
+            return False
+        columns: dict[str, Sequence[Any]] = dict(zip(header, zip(*rows, strict=True), strict=True))
+        for name, values in columns.items():
+            if name != self.text and "" in values:
+                columns[name] = [value or None for value in values]
+        if "{" in self.audio:
+            if any(None in columns[name] for name in self._audio_columns):
+                return False
+            pieces = enumerate(_COLUMN_IN_PATTERN.split(self.audio))
+            columns[self.audio] = list(
+                map(
+                    "".join,
+                    zip(*(columns[piece] if at % 2 else [piece] * len(rows) for at, piece in pieces), strict=True),
+                )
+            )
+        for name in {self.duration, self.offset} & columns.keys():
+            try:
+                columns[name] = [None if value is None else float(value) for value in columns[name]]
+            except ValueError:
+                return False
+        known = [name for name in ID_FIELDS if name in columns and columns[name].count(None) < len(rows)]
+        id_field = self.id or (known[0] if known else None)
+        if id_field is not None and None in columns[id_field]:
+            return False
+        missing = [None] * len(rows)
+        roles = {name: columns.pop(name, missing) for name in names.roles(id_field)}
+        rest = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        if any(None in values for values in columns.values()):
+            rest = [{name: value for name, value in record.items() if value is not None} for record in rest]
+        return add_columns(names, builder, folder, roles, id_field, rest or [{}] * len(rows), origins)
 
     def _record(self, header: list[str], values: list[str]) -> dict[str, Any]:
         if len(values) != len(header):

@@ -50,7 +50,7 @@ class JsonlSource:
         builder = ListingBuilder(refused_members(path))
         folder = path.parent
         for lines in batched(read_json_lines(path)):
-            records = _parse_all(lines)
+            records = parse_records(lines)
             if records is None or not add_records(names, builder, folder, records, [line.source for line in lines]):
                 _add_one_by_one(names, builder, folder, lines)
         return builder.finish(root_of(folder), str(path))
@@ -81,7 +81,7 @@ def _add_one_by_one(names: FieldNames, builder: ListingBuilder, folder: CorpusPa
             builder.refuse(None, line.source, str(error))
 
 
-def _parse_all(lines: Sequence[Line]) -> list[dict[str, Any]] | None:
+def parse_records(lines: Sequence[Line]) -> list[dict[str, Any]] | None:
     """Return the records of some lines, or None if one has to be looked at more closely."""
     scan, records = _DECODER.scan_once, []
     try:

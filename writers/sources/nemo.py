@@ -13,7 +13,7 @@ NeMo has no ids: an utterance is called like its file, and the later segments of
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,8 +25,9 @@ from ..corpus_path import CorpusPath, corpus_path, refused_members, root_of
 from ..listing import Listing, ListingBuilder, encode_metadata
 from ..parts import each
 from ..patterns import expand, has_pattern, shard_number
-from .jsonl import parse_record, read_json_lines
-from .records import BadRecordError, FieldNames, add_record, read_seconds
+from .jsonl import parse_record, parse_records, read_json_lines
+from .lines import Line, batched
+from .records import BadRecordError, FieldNames, add_record, add_records, read_seconds
 from .webdataset import find_tars
 
 SEGMENT_SUFFIX = re.compile(r"-sub\d+$")
@@ -73,7 +74,11 @@ class NemoSource:
 
 def read_records(builder: ListingBuilder, manifest: CorpusPath) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield place and record of each line; what is no record is refused."""
-    for line in read_json_lines(manifest):
+    return _parsed(builder, read_json_lines(manifest))
+
+
+def _parsed(builder: ListingBuilder, lines: Iterable[Line]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for line in lines:
         try:
             yield line.source, parse_record(line)
         except BadRecordError as error:
@@ -106,19 +111,36 @@ def assign_shards(
 
 
 def _list_plain(builder: ListingBuilder, manifests: list[CorpusPath]) -> None:
-    names = FieldNames()
-    counts: dict[str, int] = {}
+    names, counts = FieldNames(), dict[str, int]()
     for manifest in manifests:
-        for origin, record in read_records(builder, manifest):
-            try:
-                audio = record.get(_AUDIO)
-                if names.id_field(record) is None and isinstance(audio, str):
-                    stem = posixpath.splitext(posixpath.basename(audio))[0]
-                    count = counts[stem] = counts.get(stem, -1) + 1
-                    record["utt_id"] = f"{stem}-sub{count}" if count else stem
-                add_record(names, builder, manifest.parent, record, origin)
-            except BadRecordError as error:
-                builder.refuse(error.key, origin, str(error))
+        for lines in batched(read_json_lines(manifest)):
+            records = parse_records(lines)
+            ids = None if records is None else [_plain_id(names, record, counts) for record in records]
+            if records is not None and ids is not None:
+                named = [
+                    record if key is None else {**record, "utt_id": key}
+                    for record, key in zip(records, ids, strict=True)
+                ]
+                if add_records(names, builder, manifest.parent, named, [line.source for line in lines]):
+                    continue
+            for place, (origin, record) in enumerate(_parsed(builder, lines)):
+                try:
+                    key = _plain_id(names, record, counts) if ids is None else ids[place]
+                    add_record(
+                        names, builder, manifest.parent, record if key is None else {**record, "utt_id": key}, origin
+                    )
+                except BadRecordError as error:
+                    builder.refuse(error.key, origin, str(error))
+
+
+def _plain_id(names: FieldNames, record: dict[str, Any], counts: dict[str, int]) -> str | None:
+    """Return the id of a line that has none; the lines of one file are counted."""
+    audio = record.get(_AUDIO)
+    if names.id_field(record) is not None or not isinstance(audio, str):
+        return None
+    stem = posixpath.splitext(posixpath.basename(audio))[0]
+    count = counts[stem] = counts.get(stem, -1) + 1
+    return f"{stem}-sub{count}" if count else stem
 
 
 def _list_pair(pair: tuple[str, str]) -> Listing:

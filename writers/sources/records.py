@@ -46,6 +46,11 @@ class FieldNames:
             return self.id
         return next((name for name in ID_FIELDS if present.get(name) is not None), None)
 
+    def roles(self, id_field: str | None) -> tuple[str, ...]:
+        """Return the fields that are not metadata, each once, if `id_field` is the one of the id."""
+        fields = (self.audio, self.text, self.duration, self.offset, id_field or self.audio)
+        return tuple(dict.fromkeys(fields))
+
 
 def add_record(
     names: FieldNames, builder: ListingBuilder, folder: CorpusPath, record: dict[str, Any], origin: str
@@ -79,7 +84,7 @@ def add_record(
         uri = locate(audio, folder)
     except LocatorError as error:
         raise BadRecordError(str(error), key) from error
-    for name in (names.audio, names.text, names.duration, names.offset, id_field or names.audio):
+    for name in names.roles(id_field):
         record.pop(name, None)
     builder.add(
         key if key is not None else _stem(audio),
@@ -105,27 +110,50 @@ def add_records(
     Returns:
         Whether they were added. If not, none was, and the records are spoiled: make them anew and add one by one.
     """
-    id_field = _common_id_field(names, records)
-    columns = {
-        name: [record.pop(name, None) for record in records]
-        for name in dict.fromkeys((id_field, names.audio, names.text, names.duration, names.offset))
-        if name is not None
-    }
-    if id_field is None or len(columns) < 5:
+    id_field = names.id_field(records[0])
+    earlier = ID_FIELDS[: ID_FIELDS.index(id_field)] if id_field in ID_FIELDS else () if id_field else ID_FIELDS
+    if names.id is None and any(name in record for name in earlier for record in records):
         return False
-    keys, audio, texts, durations, offsets = columns.values()
+    columns = {name: [record.pop(name, None) for record in records] for name in names.roles(id_field)}
+    return add_columns(names, builder, folder, columns, id_field, records, origins)
+
+
+def add_columns(
+    names: FieldNames,
+    builder: ListingBuilder,
+    folder: CorpusPath,
+    columns: Mapping[str, Sequence[Any]],
+    id_field: str | None,
+    rest: Sequence[Mapping[str, Any]],
+    origins: Sequence[str],
+) -> bool:
+    """Add utterances of which each field is a column, as `add_records` does.
+
+    Args:
+        names: What the fields are called.
+        builder: Where they are added.
+        folder: Relative audio paths are looked for here first.
+        columns: The values of `names.roles(id_field)`, None where there is none.
+        id_field: Which of them is the id; None for the stem of the file.
+        rest: The metadata.
+        origins: File and line of each.
+    """
+    if len(columns) < 4 + (id_field is not None):  # one field in two roles
+        return False
+    audio, texts, durations, offsets = (
+        columns[name] for name in (names.audio, names.text, names.duration, names.offset)
+    )
     good = (
-        set(map(type, keys)) == {str}
-        and set(map(type, audio)) == {str}
+        set(map(type, audio)) == {str}
         and {str, _NONE}.issuperset(map(type, texts))
         and _are_seconds(durations, least=_SMALLEST)
         and _are_seconds(offsets, least=0.0)
     )
-    uris = locate_all(audio, folder) if good else None
+    keys = columns[id_field] if id_field is not None else list(map(_stem, audio)) if good else []
+    uris = locate_all(audio, folder) if good and set(map(type, keys)) == {str} and "" not in audio else None
     if uris is None:
         return False
     try:
-        metadata = list(map(builder.encode, records))
         return builder.add_columns(
             key=keys,
             uri=uris,
@@ -133,20 +161,11 @@ def add_records(
             end=_ends(offsets, durations),
             duration=durations,
             text=texts,
-            metadata=metadata,
+            metadata=list(map(builder.encode, rest)),
             origin=origins,
         )
     except ValueError:  # a number that JSON can't hold, or a lone surrogate
         return False
-
-
-def _common_id_field(names: FieldNames, records: Sequence[dict[str, Any]]) -> str | None:
-    """Return the field that holds the id of every record, None if there is no such one or another might do."""
-    if names.id is not None:
-        return names.id
-    found = names.id_field(records[0])
-    earlier = ID_FIELDS[: ID_FIELDS.index(found)] if found is not None else ()
-    return None if any(name in record for name in earlier for record in records) else found
 
 
 def _are_seconds(values: Sequence[Any], least: float) -> bool:
