@@ -13,6 +13,7 @@ from corpora import noise, write_lines
 from uttershard.pipeline.errors import DataError
 from uttershard.pipeline.reading.codecs import AudioError, decode, measure, probe
 from uttershard.pipeline.reading.convert import to_int16
+from uttershard.writers import pack, verify
 from uttershard.writers.audio import fetch
 from uttershard.writers.ids import refuse_bad_ids
 from uttershard.writers.listing import Listing
@@ -364,3 +365,14 @@ def test_a_supervision_longer_than_its_cut_by_a_rounding_error(tmp_path: Path) -
     path = write_lines(tmp_path / "cuts.jsonl", json.dumps(record))
     [found] = listed(path, "lhotse").utterances.to_pylist()
     assert (found["key"], found["text"], found["start"]) == ("c", "t", None)
+
+
+def test_flac_that_only_decoding_finds_damaged_is_found_by_verify_deep(tmp_path: Path) -> None:
+    damaged = bytearray(FLAC)
+    damaged[len(FLAC) // 2] ^= 0xFF
+    (tmp_path / "corpus").mkdir()
+    for name, data in (("good", FLAC), ("damaged", bytes(damaged)), ("joined", FLAC + FLAC)):
+        (tmp_path / "corpus" / f"{name}.flac").write_bytes(data)
+    assert pack(tmp_path / "corpus", tmp_path / "packed", shards=1, workers=1).refused == 0
+    assert verify(str(tmp_path / "packed")).ok
+    assert {problem.key for problem in verify(str(tmp_path / "packed"), deep=True).problems} == {"damaged", "joined"}

@@ -1,5 +1,7 @@
 """Many segments of one recording: cut in one pass, the same to the byte as one by one."""
 
+import io
+import mmap
 import tracemalloc
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pyarrow as pa
 import pytest
 import soundfile
 from corpora import noise
-from uttershard.pipeline.reading.codecs import CODECS, AudioError, probe
+from uttershard.pipeline.reading.codecs import CODECS, AudioError, base, probe
 from uttershard.writers import segments
 from uttershard.writers.audio import fetch, fetch_spans
 from uttershard.writers.segments import ShardAudio
@@ -85,6 +87,18 @@ def test_a_pass_leaves_out_what_it_is_no_way_for(tmp_path: Path) -> None:
     places = [place for place, _ in fetch_spans(str(path), SPANS, PackSettings())]
     assert sorted(places) == [0, 1, 2, 3, 4, 8]
     assert list(fetch_spans(f"{path}#channels=0", SPANS, PackSettings())) == []
+
+
+def test_a_large_recording_that_is_no_file_is_copied_to_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    soundfile.write(tmp_path / "a.mp3", noise(SECONDS), 16_000)
+    data = (tmp_path / "a.mp3").read_bytes()
+    assert base.whole(io.BytesIO(data)).obj == data
+    in_memory = probe(io.BytesIO(data))
+    monkeypatch.setattr(base, "_LARGEST_IN_MEMORY", len(data) - 1)
+    mapped = base.whole(io.BytesIO(data))
+    assert isinstance(mapped.obj, mmap.mmap)
+    assert mapped == data
+    assert probe(io.BytesIO(data)) == in_memory
 
 
 @pytest.mark.parametrize(("name", "subtype"), [("a.mp3", None), ("a.ogg", "VORBIS"), ("a.ogg", "OPUS")])

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import io
 import mmap
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, TypeAlias
@@ -21,6 +23,10 @@ DType: TypeAlias = Literal["int16", "float32"]
 Samples: TypeAlias = NDArray[np.int16] | NDArray[np.float32]
 Exact: TypeAlias = Samples | NDArray[np.int32] | NDArray[np.float64]
 Scratch: TypeAlias = NDArray[np.int16] | NDArray[np.float32] | None
+
+
+_LARGEST_IN_MEMORY = 64 << 20
+_COPIED_AT_ONCE = 8 << 20
 
 
 class AudioError(DataError):
@@ -105,12 +111,26 @@ def read_at(file: BinaryIO, start: int, count: int) -> memoryview:
 
 
 def whole(file: BinaryIO) -> memoryview:
-    """All bytes of a seekable file; a local one is mapped, so that memory holds no more of it than is being read."""
+    """All bytes of a seekable file, mapped, so that memory holds no more of them than is being read.
+
+    A file that is none of the operating system's (in a store, in an archive) is read if it is small, else copied to a
+    temporary file, which is gone with the view.
+    """
     file.seek(0)
     try:
-        descriptor = file.fileno()
-    except OSError:  # it is none of the operating system's
-        return memoryview(file.read())
+        return _mapped(file.fileno())
+    except OSError:
+        if file_size(file) <= _LARGEST_IN_MEMORY:
+            file.seek(0)
+            return memoryview(file.read())
+    file.seek(0)
+    with tempfile.TemporaryFile(prefix="uttershard-") as copy:
+        shutil.copyfileobj(file, copy, _COPIED_AT_ONCE)
+        copy.flush()
+        return _mapped(copy.fileno())
+
+
+def _mapped(descriptor: int) -> memoryview:
     return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
 
 
