@@ -10,7 +10,10 @@ import soundfile
 import webdataset
 from corpora import RATE, noise, write_audio, write_jsonl, write_lines
 from source_checks import assert_samples, list_corpus, rows_of
+from test_adopt import loaded
+from uttershard.pipeline import ShardSet
 from uttershard.pipeline.errors import DataError
+from uttershard.writers import index_tars
 
 
 def encoded(seed: int) -> bytes:
@@ -48,6 +51,17 @@ def test_webdataset(tmp_path: Path) -> None:
         assert list(rows) == ["dir/00", "dir/01", "dir/10", "dir/11"]
         assert (rows["dir/10"]["text"], rows["dir/10"]["metadata"]) == ("text 10", '{"speaker":"tom"}')
         assert_samples(rows["dir/10"], noise(0.1, 10))
+
+
+def test_line_ends_and_marks_of_a_text_file_are_not_of_the_text(tmp_path: Path) -> None:
+    with webdataset.TarWriter(str(tmp_path / "a.tar")) as writer:
+        for key, text in {"a": "\ufeffhello  you\n", "b": "two\nlines\r\n", "c": "\n"}.items():
+            writer.write({"__key__": key, "flac": encoded(0), "txt": text.encode("utf-8")})
+    listed = {key: row["text"] for key, row in rows_of(list_corpus(tmp_path / "a.tar", "webdataset")).items()}
+    assert listed == {"a": "hello  you", "b": "two\nlines", "c": ""}
+    index_tars([str(tmp_path / "a.tar")], naming="wenet", workers=1)
+    assert ShardSet.open(tmp_path).index(["text_chars"])["text_chars"].to_pylist() == [10, 9, 0]
+    assert {key: text for key, (_, text, _) in loaded(tmp_path).items()} == listed
 
 
 def test_what_is_no_utterance(tmp_path: Path) -> None:

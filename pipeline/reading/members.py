@@ -51,7 +51,8 @@ def read_text(members: Mapping[str, bytes | memoryview], metadata: Mapping[str, 
         data = _last(members, ending)
         if data is not None:
             try:
-                return bytes(data).decode("utf-8")
+                # The line end is the file's, as everywhere else where a text is a file of its own.
+                return bytes(data).decode("utf-8-sig").rstrip("\r\n")
             except UnicodeDecodeError as error:
                 raise DataError(f"its .{ending} member is damaged ({error})") from error
     return next((metadata[name] for name in TEXT_FIELDS if isinstance(metadata.get(name), str)), None)
