@@ -43,6 +43,17 @@ def dataset(rows):
         "speaker_id": list(range(rows)),
     }).cast_column("audio", datasets.Audio(decode=False))
 
+def classes(rows):
+    labels = datasets.ClassLabel(names=["yes", "no"])
+    numbers = {"word": [row % 2 for row in range(rows)], "language": [-1, None, *[1] * (rows - 2)]}
+    added = dataset(rows)
+    for name, values in numbers.items():
+        added = added.add_column(name, values).cast_column(name, labels)
+    return added
+
+classes(4).to_parquet(target / "classes.parquet")
+classes(4).save_to_disk(target / "classes")
+
 dataset(7).to_parquet(target / "one" / "data" / "train-00000-of-00001.parquet", batch_size=3)
 for split in ("train", "test"):
     dataset(7).to_parquet(target / "splits" / f"{split}-00000-of-00001.parquet")
@@ -86,6 +97,14 @@ def test_save_to_disk(written: Path) -> None:
     row = rows_of(list_corpus(written / "saved"))["utt3"]
     assert "#range=" in row["uri"]
     assert row["size"] == len(encoded(3))
+
+
+@pytest.mark.parametrize("place", ["classes", "classes.parquet"])
+def test_classes_are_their_names(written: Path, place: str) -> None:
+    rows = rows_of(list_corpus(written / place, text="word"))
+    assert [row["text"] for row in rows.values()] == ["yes", "no", "yes", "no"]
+    metadata = [json.loads(row["metadata"]) for row in rows.values()]
+    assert [fields.get("language", "nothing") for fields in metadata] == [-1, "nothing", "no", "no"]
 
 
 def test_splits(written: Path) -> None:

@@ -6,7 +6,7 @@
 
 The audio is a column of `{bytes, path}` structs, whose bytes are an encoded file. The text is the first of `text`,
 `transcription`, `transcript`, `sentence`, `normalized_text` that is there; the id the first of `id`, `utt_id`, `key`,
-else the stem of the audio's path, else the file and row. All other plain columns are metadata.
+else the stem of the audio's path, else the file and row. All other plain columns are metadata; a class is its name.
 
 Arrow files are not compressed: a listing holds where the bytes of each audio are. Of those in a store that can only be
 told by reading them, a batch at a time. Parquet is compressed, by row groups: see parquet_cells.py.
@@ -14,7 +14,7 @@ told by reading them, a batch at a time. Parquet is compressed, by row groups: s
 
 import json
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -119,6 +119,8 @@ class _Columns:
     metadata: tuple[str, ...]
     has_path: bool
     """Whether the structs have paths."""
+    classes: Mapping[str, tuple[str, ...]]
+    """The names of the classes of each column that holds their numbers."""
 
     @classmethod
     def find(cls, source: HfSource, schema: pa.Schema, file: str) -> "_Columns":
@@ -139,7 +141,7 @@ class _Columns:
         kind = schema.field(audio).type
         if not _is_audio(kind):
             raise ConfigError(f"{file}: the column {audio!r} is {kind}, and no struct of bytes and path")
-        return cls(audio, text, key, kept, kind.get_field_index(_PATH) >= 0)
+        return cls(audio, text, key, kept, kind.get_field_index(_PATH) >= 0, _classes(schema))
 
     @property
     def small(self) -> list[str]:
@@ -268,6 +270,12 @@ def _paths(audio: pa.StructArray) -> list[str | None]:
 
 def _records(rows: pa.Table, columns: _Columns, count: int) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = rows.select(columns.small).to_pylist()
+    for name in columns.classes.keys() & set(columns.small):
+        names = columns.classes[name]
+        for record in records:
+            number = record[name]
+            if number is not None and 0 <= number < len(names):  # -1 is what an unlabelled row has
+                record[name] = names[number]
     return records if columns.small else [{} for _ in range(count)]
 
 
@@ -303,6 +311,24 @@ def _add(
     except (TypeError, ValueError):  # dates, decimals, NaN
         metadata = encode_metadata({name: _as_json(value) for name, value in fields.items()})
     builder.add(str(key), uri, origin=origin, text=text, metadata=metadata)
+
+
+def _classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
+    """Return the names of classes as `datasets` notes them in a schema: `{"info": {"features": {column: …}}}`."""
+    noted = (schema.metadata or {}).get(b"huggingface")
+    if noted is None:
+        return {}
+    try:
+        features = json.loads(noted)["info"]["features"]
+        return {
+            name: tuple(feature["names"])
+            for name, feature in features.items()
+            if isinstance(feature, dict)
+            and feature.get("_type") == "ClassLabel"
+            and pa.types.is_integer(schema.field(name).type)
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):  # another tool's note: the numbers stay
+        return {}
 
 
 def _as_json(value: Any) -> Any:
