@@ -38,6 +38,7 @@ def check(address: Path) -> None:
 def test_tree(tree: Path) -> None:
     check(tree)
     check(tree / "dev-clean")
+    check(tree.parent)
 
 
 def test_archive_is_not_unpacked(tree: Path, tmp_path: Path) -> None:

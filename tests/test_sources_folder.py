@@ -35,6 +35,16 @@ def test_transcripts_in_a_table_are_not_passed_over(tmp_path: Path) -> None:
     assert FolderSource(str(tmp_path)).list_utterances().utterances["text"].to_pylist() == ["hello"]
 
 
+def test_lists_in_folders_below_are_not_passed_over(tmp_path: Path) -> None:
+    write_audio(tmp_path / "cv" / "de" / "clips" / "a.wav")
+    (tmp_path / "cv" / "de" / "clips" / "a.csv").write_text("0.1,0.2\n", "utf-8")
+    assert FolderSource(str(tmp_path)).list_utterances().utterances["key"].to_pylist() == ["cv/de/clips/a"]
+    for name in ("other.tsv", "validated.tsv", "clips/cuts.jsonl.gz"):
+        (tmp_path / "cv" / "de" / name).write_text("path\tsentence\na.wav\thello\n", "utf-8")
+    with pytest.raises(ConfigError, match=r"there is cv/de/other.tsv\. .*, or its folder .*/cv/de; .*tables=ignore"):
+        FolderSource(str(tmp_path)).list_utterances()
+
+
 def test_transcripts_without_audio_are_listed(tmp_path: Path) -> None:
     write_audio(tmp_path / "b" / "one.wav")
     for name in ("b/one.txt", "b/two.TXT", "three.txt", "README.txt", "b/license.txt"):

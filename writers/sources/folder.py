@@ -17,8 +17,12 @@ from ..corpus_path import CorpusPath, VirtualPath, corpus_path, files_below, rea
 from ..listing import Listing, ListingBuilder
 from .lines import NotUtf8Error, decode
 
-_TABLES = (".csv", ".tsv", ".jsonl")
-"""Endings of what may hold the transcripts. A corpus packed without them is noticed when it is trained on."""
+_TABLES = (".csv", ".tsv", ".jsonl", ".jsonl.gz", ".parquet", ".trans.txt", "wav.scp", "transcripts.txt")
+"""Endings of what may hold the transcripts. A corpus packed without them is noticed when it is trained on.
+
+They are looked for in all folders: what was unpacked into a folder of its own (`data/LibriSpeech/train-clean-100`) may
+be too deep to be told for what it is.
+"""
 
 _NOTES = ("readme", "license", "licence", "copying", "changelog")
 """What a `.txt` that is no transcript begins with."""
@@ -60,12 +64,8 @@ class FolderSource:
         audio = {name: posixpath.splitext(name)[0] for name in names if _is_audio(name)}
         transcripts = {name[:-4]: name for name in names if name.lower().endswith(".txt")}
         alone = transcripts.keys() - set(audio.values())
-        tables = [name for name in names if "/" not in name and name.lower().endswith(_TABLES)]
-        if tables and len(alone) == len(transcripts) and self.tables != "ignore":
-            raise ConfigError(
-                f"{root}: no audio file has a .txt beside it, but there is {tables[0]}. If it has the transcripts, "
-                f"pack {root / tables[0]}; if not, say --option tables=ignore"
-            )
+        if len(alone) == len(transcripts) and self.tables != "ignore":
+            _refuse_tables(root, names, set(audio.values()))
         for key in sorted(alone):
             if not posixpath.basename(key).lower().startswith(_NOTES):
                 builder.refuse(key, transcripts[key], "no audio file beside it")
@@ -80,6 +80,19 @@ class FolderSource:
             builder.add(key, uri, origin=relative, text=text)
         endings = ", ".join(sorted(AUDIO_EXTENSIONS))
         return builder.finish(root_of(root), f"{root} and the folders below it (files ending in {endings})")
+
+
+def _refuse_tables(root: CorpusPath, names: list[str], stems: set[str]) -> None:
+    """Refuse a folder with something like a list of transcripts; a table about one audio file is none."""
+    tables = [name for name in names if name.lower().endswith(_TABLES) and posixpath.splitext(name)[0] not in stems]
+    if not tables:
+        return
+    table = min(tables, key=lambda name: (name.count("/"), name))
+    folder = f", or its folder {(root / table).parent}" if "/" in table else ""
+    raise ConfigError(
+        f"{root}: no audio file has a .txt beside it, but there is {table}. If it has the transcripts, "
+        f"pack {root / table}{folder}; if not, say --option tables=ignore"
+    )
 
 
 def _is_audio(name: str) -> bool:

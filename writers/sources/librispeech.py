@@ -29,10 +29,12 @@ _MLS = "transcripts.txt"
 _DEPTHS = (
     "*/*/*.trans.txt",
     "*/*/*/*.trans.txt",
+    "*/*/*/*/*.trans.txt",
     "*.trans.txt",
     "*/*.trans.txt",
     "transcripts.txt",
     "*/transcripts.txt",
+    "*/*/transcripts.txt",
 )
 
 
