@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import typer
-from corpora import jsonl_corpus
+from corpora import jsonl_corpus, write_audio
 from packed import BINS, Packed, keys_of
 from uttershard.pipeline import ShardSet
 from uttershard.scripts.cli import main
@@ -52,6 +52,20 @@ def test_pack_says_what_it_made(command: Any, tmp_path: Path) -> None:
     status, output, _ = command(*arguments)
     assert status == 0
     assert "already complete" in output
+
+
+def test_pack_says_that_texts_are_missing(command: Any, tmp_path: Path) -> None:
+    for name in ("a.wav", "b.wav", "c.wav"):
+        write_audio(tmp_path / "corpus" / name)
+    for text, expected in (
+        (None, "all of the utterances have no transcript"),
+        ("hello", "2 of the utterances have no"),
+    ):
+        if text is not None:
+            (tmp_path / "corpus" / "a.txt").write_text(text, "utf-8")
+        target = tmp_path / f"out-{text}"
+        _, output, _ = command("pack", tmp_path / "corpus", target, "--shards", 2, "--workers", 1)
+        assert expected in output
 
 
 def test_index_says_what_it_changed(command: Any, broken: Packed) -> None:

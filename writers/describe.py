@@ -125,6 +125,10 @@ class SidecarRows:
         """Return the length of each utterance."""
         return [row["num_samples"] / row["sample_rate"] for row in self._rows]
 
+    def without_text(self) -> int:
+        """Return how many utterances have no transcript."""
+        return sum(not row["text_chars"] for row in self._rows)
+
     def samples(self) -> int:
         """Return the samples of all utterances, of one channel each."""
         return sum(row["num_samples"] for row in self._rows)

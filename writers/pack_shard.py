@@ -101,7 +101,8 @@ def _pack(target: Target, task: ShardTask) -> FinishedShard:
     sidecar = encode_sidecar(rows.table(), info)
     target.put(sidecar_name, sidecar)
     tags = {name: tag for name in (tar_name, sidecar_name) if (tag := target.tag(name)) is not None}
-    finished = FinishedShard(_entry(task.shard, info, sidecar, rows), tuple(refused), tags, audio.reduced)
+    entry = _entry(task.shard, info, sidecar, rows)
+    finished = FinishedShard(entry, tuple(refused), tags, audio.reduced, rows.without_text())
     JobRecords(target).write_done(task.shard, finished)
     return finished
 

@@ -56,6 +56,8 @@ class FinishedShard:
     """ETags by name, where the target has such a thing."""
     reduced: int = 0
     """Utterances that lost depth to the codec asked for."""
+    without_text: int = 0
+    """Utterances that have no transcript."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ class JobRecords:
             body["tags"] = dict(finished.tags)
         if finished.reduced:
             body["reduced"] = finished.reduced
+        if finished.without_text:
+            body["without_text"] = finished.without_text
         self.target.put(_done(shard), _json(body))
 
     def read_done(self, shard: int) -> FinishedShard | None:
@@ -112,7 +116,8 @@ class JobRecords:
             return None
         body = json.loads(data)
         refused = tuple(Refusal(**entry) for entry in body["refused"])
-        return FinishedShard(ShardEntry(**body["entry"]), refused, body.get("tags", {}), body.get("reduced", 0))
+        counts = {name: body.get(name, 0) for name in ("reduced", "without_text")}
+        return FinishedShard(ShardEntry(**body["entry"]), refused, body.get("tags", {}), **counts)
 
     def count_refused(self) -> int:
         """Return how many utterances all finished shards have refused."""

@@ -67,6 +67,8 @@ class PackSummary:
     reduced: int = 0
     """Utterances of 32 bits or floats that were rounded to 24 bits, since FLAC was asked for. Of this job: 0 if it was
     complete already."""
+    without_text: int = 0
+    """Utterances that have no transcript. Of this job, too."""
 
 
 def pack(
@@ -166,7 +168,11 @@ class _Job:
         del listing  # packing takes days, and only the workers need what is in it
         finished = self._pack(state, quarantine, cluster())
         manifest = Manifest(tuple(shard.entry for shard in finished), state.columns, identity)
-        return self._commit(manifest, quarantine, sum(shard.reduced for shard in finished))
+        return dataclasses.replace(
+            self._commit(manifest, quarantine),
+            reduced=sum(shard.reduced for shard in finished),
+            without_text=sum(shard.without_text for shard in finished),
+        )
 
     def _list(self, reader: Source) -> Listing:
         with self._phase("list"):
@@ -268,7 +274,7 @@ class _Job:
                 quarantine.add(refused)
         return [finished[shard] for shard in range(state.shards)]
 
-    def _commit(self, manifest: Manifest, quarantine: Quarantine, reduced: int) -> PackSummary:
+    def _commit(self, manifest: Manifest, quarantine: Quarantine) -> PackSummary:
         if not manifest.utterances:
             raise DataError(f"{self.target}: all utterances were refused, see {quarantine.path}")
         quarantine.write()
@@ -280,7 +286,7 @@ class _Job:
                 "packing. Look at it with `uttershard info`, or pack again with overwrite or to another target"
             ) from error
         self.target.remove_job()
-        return dataclasses.replace(self._summary(manifest, len(quarantine), already_complete=False), reduced=reduced)
+        return self._summary(manifest, len(quarantine), already_complete=False)
 
     def _summary(self, manifest: Manifest, refused: int, *, already_complete: bool) -> PackSummary:
         traffic = self.target.traffic

@@ -134,6 +134,9 @@ def pack(
             f"{summary.reduced:,} utterances of 32 bits or floats were rounded to 24 bits, and clipped at full scale, "
             "for FLAC; --codec keep and wav lose nothing"
         )
+    if summary.without_text:
+        which = "all" if summary.without_text == summary.utterances else f"{summary.without_text:,}"
+        typer.echo(f"{which} of the utterances have no transcript")
     if summary.refused:
         typer.echo(f"{as_count(summary.refused, 'utterance')} refused, see {summary.dataset}/errors.jsonl")
 
