@@ -115,32 +115,30 @@ def _list_plain(builder: ListingBuilder, manifests: list[CorpusPath]) -> None:
     for manifest in manifests:
         for lines in batched(read_json_lines(manifest)):
             records = parse_records(lines)
-            ids = None if records is None else [_plain_id(names, record, counts) for record in records]
-            if records is not None and ids is not None:
-                named = [
-                    record if key is None else {**record, "utt_id": key}
-                    for record, key in zip(records, ids, strict=True)
-                ]
-                if add_records(names, builder, manifest.parent, named, [line.source for line in lines]):
-                    continue
+            ids = None if records is None else [_name(names, record, counts) for record in records]
+            origins = [line.source for line in lines]
+            if records is not None and add_records(names, builder, manifest.parent, records, origins):
+                continue
             for place, (origin, record) in enumerate(_parsed(builder, lines)):
                 try:
-                    key = _plain_id(names, record, counts) if ids is None else ids[place]
-                    add_record(
-                        names, builder, manifest.parent, record if key is None else {**record, "utt_id": key}, origin
-                    )
+                    if ids is None:
+                        _name(names, record, counts)
+                    elif ids[place] is not None:
+                        record["utt_id"] = ids[place]
+                    add_record(names, builder, manifest.parent, record, origin)
                 except BadRecordError as error:
                     builder.refuse(error.key, origin, str(error))
 
 
-def _plain_id(names: FieldNames, record: dict[str, Any], counts: dict[str, int]) -> str | None:
-    """Return the id of a line that has none; the lines of one file are counted."""
+def _name(names: FieldNames, record: dict[str, Any], counts: dict[str, int]) -> str | None:
+    """Give a line that has no id one, and return it; the lines of one file are counted."""
     audio = record.get(_AUDIO)
     if names.id_field(record) is not None or not isinstance(audio, str):
         return None
-    stem = posixpath.splitext(posixpath.basename(audio))[0]
+    stem = posixpath.splitext(audio[audio.rfind("/") + 1 :])[0]
     count = counts[stem] = counts.get(stem, -1) + 1
-    return f"{stem}-sub{count}" if count else stem
+    key = record["utt_id"] = f"{stem}-sub{count}" if count else stem
+    return key
 
 
 def _list_pair(pair: tuple[str, str]) -> Listing:
