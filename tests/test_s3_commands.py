@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from uttershard.pipeline.dataset.shardset import ShardSet
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.scripts.cli.app import app
-from uttershard.writers import export, merge
+from uttershard.writers import export, merge, subset
 
 
 @pytest.fixture(autouse=True)
@@ -102,6 +102,24 @@ def test_cache_ls_prune_verify(remote: RemoteDataset, tmp_path: Path) -> None:
     assert not (tmp_path / "xxh3_128-0.part").exists()
     assert as_json("cache", "prune", tmp_path)["bytes"] == 0
     assert call("cache", "ls", tmp_path / "nothing").exit_code != 0
+
+
+def test_subset_in_the_store(remote: RemoteDataset, proxy: FaultProxy, tmp_path: Path) -> None:
+    address, rule = f"s3://{BUCKET}/subset", ("--max-seconds", "0.8", "--shards", "2")
+    # Two writes fail the first time.
+    proxy.faults = [Fault(match="/subset/shard-000001", times=2, status=503)]
+    option = ("--storage-option", f"endpoint_url={proxy.endpoint}")
+    facts = as_json("subset", remote.address, "--out", address, *rule, *option)
+    here = as_json("subset", remote.packed.address, "--out", tmp_path / "here", *rule)
+    assert facts == {**here, "dataset": address}
+    assert stored(remote.server, address) == {path.name: path.read_bytes() for path in (tmp_path / "here").iterdir()}
+    with pytest.raises(ConfigError, match="holds a dataset already"):
+        subset(remote.address, address, storage_options=remote.options())
+    # One that fails leaves no manifest and no job behind.
+    proxy.faults = [Fault(match="shard-000003.tar", flip=700)]
+    with pytest.raises(DataError, match="is damaged"):
+        subset(remote.address, f"s3://{BUCKET}/failed", shards=1, storage_options=remote.options(proxy))
+    assert stored(remote.server, f"s3://{BUCKET}/failed") == {}
 
 
 def test_merge_in_the_store_and_export_out_of_it(remote: RemoteDataset, proxy: FaultProxy, tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ import io
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -34,10 +32,13 @@ from uttershard.pipeline.storage.open import open_storage
 from uttershard.pipeline.storage.settings import StorageSettings
 
 from .assign import assign, shard_count, shuffle
-from .commit import atomic_write, storage_errors, write_atomically
 from .describe import encode_record
 from .progress import Progress, Silent
 from .tar_writer import ShardTar, end_mark
+from .target import check_new
+from .targets.base import Target
+from .targets.limits import WriteLimits
+from .targets.opening import open_target
 
 _ROWS = 64
 """Utterances whose bytes are in memory at a time."""
@@ -74,7 +75,7 @@ def subset(
 
     Args:
         dataset: Address of the dataset.
-        out: Folder of the new one; must not hold a dataset.
+        out: Folder of the new one, local or in a store; must not hold a dataset.
         filters: Which utterances; None for all.
         hours: Of those, a random sample of at most this much audio, short of it by less than the next utterance.
         seed: Of the sample, and of how utterances are dealt to shards.
@@ -83,7 +84,7 @@ def subset(
         multiple: The number of shards is rounded up to a multiple of this.
         workers: Threads that copy.
         progress: Told how far it is.
-        storage_options: Keyword arguments of the dataset's fsspec file system.
+        storage_options: Keyword arguments of the fsspec file system of the dataset, and of `out` in a store.
 
     Raises:
         ConfigError: Nothing is selected, or the folder holds a dataset.
@@ -91,9 +92,9 @@ def subset(
     """
     if hours is not None and not hours > 0:
         raise ConfigError(f"hours is {hours}; it must be above 0")
-    opened, folder = ShardSet.open(dataset, storage_options), Path(out)
-    if (folder / MANIFEST_NAME).exists():
-        raise ConfigError(f"{folder}: holds a dataset already; choose another folder")
+    opened, listener = ShardSet.open(dataset, storage_options), progress or Silent()
+    target = open_target(out, storage_options, WriteLimits())
+    check_new(target)
     table = opened.index()
     corpus = build_corpus(table, rows_per_tar=opened.rows_per_shard, total_shards=1, filters=filters or Filters())
     rows = _sample(table, np.flatnonzero(corpus.kept), hours, seed)
@@ -103,16 +104,14 @@ def subset(
         len(rows), int(chosen["nbytes"].to_numpy().sum()), shards=shards, shard_bytes=shard_bytes, multiple=multiple
     )
     dealt = assign(chosen["key"].to_pylist(), _seconds(chosen), count, seed)
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     identity = _fingerprint(opened, filters or Filters(), hours, seed, count)
-    with TemporaryDirectory(prefix=".uttershard-", dir=folder) as scratch:
-        copier = _Copier(opened, folder, Path(scratch), identity["digest"], progress or Silent())
+    with target.hold(lambda: False, listener):
+        copier = _Copier(opened, target, identity["digest"], listener)
         entries = copier.copy_all([chosen.take(pa.array(part)) for part in dealt], _seconds(chosen), workers)
         manifest = Manifest(tuple(entries), dict(opened.manifest.columns), identity)
-        write_atomically(folder / MANIFEST_NAME, Path(scratch), encode_manifest(manifest))
+        target.put(MANIFEST_NAME, encode_manifest(manifest), only_new=True)
     return SubsetSummary(
-        str(folder), manifest.digest, count, manifest.utterances, manifest.seconds / 3600, dict(corpus.filtered)
+        str(target), manifest.digest, count, manifest.utterances, manifest.seconds / 3600, dict(corpus.filtered)
     )
 
 
@@ -136,8 +135,7 @@ def _seconds(table: pa.Table) -> NDArray[np.float64]:
 @dataclass
 class _Copier:
     source: ShardSet
-    folder: Path
-    scratch: Path
+    target: Target
     fingerprint: str
     listener: Progress
 
@@ -163,7 +161,7 @@ class _Copier:
         digest = FileDigest()
         sizes, checksums = rows["nbytes"].to_numpy().copy(), rows["xxh3"].to_numpy().copy()
         named: set[str] = set()
-        with atomic_write(self.folder / tar_name, self.scratch) as file:
+        with self.target.create(tar_name) as file:
             for start in range(0, rows.num_rows, _ROWS):
                 part = rows.slice(start, _ROWS)
                 spans = Spans(*(part[name].to_numpy() for name in ("shard", "offset", "nbytes")))
@@ -190,7 +188,7 @@ class _Copier:
             placed = placed.set_column(placed.schema.get_field_index(name), name, pa.array(values))
         info = SidecarInfo(digest.nbytes, digest.text(), self.fingerprint, naming)
         data = encode_sidecar(placed.select(schema.names).cast(schema).combine_chunks(), info)
-        write_atomically(self.folder / sidecar_name, self.scratch, data)
+        self.target.put(sidecar_name, data)
         seconds = _seconds(rows).tolist()
         return ShardEntry(
             tar=tar_name,

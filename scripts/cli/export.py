@@ -14,7 +14,7 @@ from .storage import StorageOption, parse_storage_options
 
 def export(
     dataset: Annotated[str, typer.Argument(help="Address of the dataset: the folder that holds dataset.json.")],
-    out: Annotated[str, typer.Argument(help="Folder for the manifests; made, or there and empty.")],
+    out: Annotated[str, typer.Argument(help="Local folder for the manifests; made, or there and empty.")],
     to: Annotated[str, typer.Option(help=f"For which tool: {', '.join(LAYOUTS)}.")],
     extract: Annotated[
         bool, typer.Option("--extract", help="Write the audio as files below OUT, and point at those.")

@@ -13,7 +13,7 @@ from .storage import StorageOption, parse_storage_options
 
 def merge(
     datasets: Annotated[list[str], typer.Argument(help="Addresses of the datasets, in order.", metavar="DATASETS...")],
-    out: Annotated[str, typer.Option(help="Folder of the new manifest.")],
+    out: Annotated[str, typer.Option(help="Folder of the new manifest, here or in a store.")],
     prefix: Annotated[
         list[str] | None,
         typer.Option(

@@ -15,7 +15,7 @@ from .storage import StorageOption, parse_storage_options
 
 def subset(
     dataset: Annotated[str, typer.Argument(help="Address of the dataset: the folder that holds dataset.json.")],
-    out: Annotated[str, typer.Option(help="Folder of the new dataset.")],
+    out: Annotated[str, typer.Option(help="Folder of the new dataset, here or in a store.")],
     where: Annotated[
         list[str] | None, typer.Option(help="Rule over sidecar columns, e.g. 'language == \"de\"'; may be repeated.")
     ] = None,
