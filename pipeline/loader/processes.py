@@ -31,7 +31,7 @@ from ..reading.process import Decoder
 from ..reading.spans import BatchSpec
 from .metrics import timed
 from .settings import Workers
-from .shared import share
+from .shared import share, shared_empty
 
 _SHARED_MEMORY = Path("/dev/shm")
 _SLOTS_OF_TRAINER = 2
@@ -202,7 +202,7 @@ class _SlabDataset(Dataset["_Parcel | _Failure"]):
         def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
             nbytes = math.prod(shape) * dtype.itemsize
             if nbytes > len(room):
-                return torch.empty(shape, dtype=dtype)
+                return shared_empty(shape, dtype)
             return room[:nbytes].view(dtype).view(shape)
 
         decode = self._decoder.padded if self._padded else self._decoder.packed

@@ -21,7 +21,7 @@ from ..reading.spans import BatchSpec
 from .ahead import look_ahead
 from .epochs import Epochs
 from .metrics import timed
-from .shared import share
+from .shared import share, shared_empty
 from .skips import SkipLog, never_empty
 from .state import WORLD, Place, decode_state, encode_state
 from .window_shards import WindowShards
@@ -88,7 +88,9 @@ class PlanDataset(IterableDataset[Batch]):
         """Return one batch."""
         batch = timed(self._decoder.storage, self._decoder.packed, spec, _fresh)
         self._skips.add(batch)
-        return batch if len(batch) else never_empty(batch, plan.steps, partial(self._decode_step, plan))
+        if not len(batch):
+            batch = never_empty(batch, plan.steps, partial(self._decode_step, plan))
+        return batch if get_worker_info() is None else batch.map_tensors(share)
 
     def _decode_step(self, plan: EpochPlan, step: int) -> Batch:
         spec = next(self._epochs.specs(plan, range(step, step + 1)))
@@ -173,4 +175,4 @@ default_collate_fn_map[Batch] = _refuse_to_collate
 
 
 def _fresh(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype)
+    return torch.empty(shape, dtype=dtype) if get_worker_info() is None else shared_empty(shape, dtype)

@@ -94,13 +94,14 @@ class Batch:
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         """Return the batch with its tensors on `device`; packed samples travel as they are and are padded there."""
-        return self._map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        return self.map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> "Batch":
         """Return the batch in pinned memory (torch's DataLoader calls this with `pin_memory=True`)."""
-        return self._map_tensors(lambda tensor: tensor.pin_memory())
+        return self.map_tensors(lambda tensor: tensor.pin_memory())
 
-    def _map_tensors(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
+    def map_tensors(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
+        """Return the batch with each of its tensors changed."""
         changed: dict[str, Any] = {
             name: change(value) for name, value in self.__dict__.items() if isinstance(value, torch.Tensor)
         }
