@@ -103,6 +103,11 @@ def test_mistakes_in_rules_are_named(rule: Any, parts: list[str]) -> None:
         assert part in str(caught.value)
 
 
+def test_a_rule_that_is_none_is_named() -> None:
+    with pytest.raises(ConfigError, match="where=3 is a int"):
+        Filters(where=3)  # type: ignore[arg-type]
+
+
 def test_limits_are_inclusive() -> None:
     assert _kept(Filters(min_seconds=2, max_seconds=2)) == [1, 4]
     assert _kept(Filters(min_seconds=2.0001)) == [2, 5]

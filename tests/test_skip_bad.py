@@ -195,8 +195,12 @@ def test_text_and_metadata_that_can_not_be_read(flac: Packed, before: bytes, aft
 def test_settings_that_can_not_be(flac: Packed) -> None:
     for settings, message in (
         ({"on_error": "ignore"}, "on_error='ignore'"),
-        ({"max_skipped": 5}, "no meaning with on_error='raise'"),
+        ({"max_skipped": 5}, "leave it out, or set on_error='skip'"),
         ({"on_error": "skip", "max_skipped": 0}, "max_skipped=0"),
+        ({"on_epoch_end": 3}, "give a function that takes the metrics"),
+        ({"timeout": "1 h"}, "every wait has a limit"),
+        ({"stats": 3}, "that `uttershard stats` wrote"),
+        ({"frame_shift": "0.01"}, "give seconds"),
     ):
         with pytest.raises(ConfigError) as caught:
             flac.loader(**settings)

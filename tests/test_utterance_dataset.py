@@ -27,7 +27,7 @@ from torch.utils.data import (
     Subset,
     WeightedRandomSampler,
 )
-from uttershard.pipeline import Batch, ShardSet, UtteranceDataset
+from uttershard.pipeline import Batch, Mix, ShardSet, UtteranceDataset
 from uttershard.pipeline.errors import ConfigError, DataError, ShardingError
 from uttershard.pipeline.loader.plan_sampler import PlanSampler
 from uttershard.pipeline.loader.utterance_dataset import ESPNET3_MODULE
@@ -194,6 +194,20 @@ def test_shards_that_there_are_not(flac: Packed, make: Any, says: str) -> None:
     with pytest.raises(ShardingError) as refused:
         make(ds)
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "says"), [(None, "give the address"), (3, "3 is a int"), (Mix(["a"]), "ConcatDataset")]
+)
+def test_what_is_no_dataset_is_refused(dataset: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        UtteranceDataset(dataset)
+
+
+@pytest.mark.parametrize("index", [1.5, None, slice(0, 3)])
+def test_what_is_no_number_and_no_id_is_refused(flac: Packed, index: Any) -> None:
+    with pytest.raises(TypeError, match="give a whole number or an id"):
+        alone(flac)[index]
 
 
 def test_frame_budgets_and_shards_together(flac: Packed) -> None:

@@ -56,6 +56,8 @@ class ShardSet:
             DataError: There is no dataset, or its manifest is damaged.
             StorageError: The place could not be read.
         """
+        if not isinstance(uri, str | PathLike):
+            raise ConfigError(f"{uri!r} is a {type(uri).__name__}: give the address of a dataset")
         address = fspath(uri).rstrip("/").removesuffix(f"/{MANIFEST_NAME}")
         where = join(address, MANIFEST_NAME)
         try:

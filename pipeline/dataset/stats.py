@@ -131,7 +131,11 @@ def load_stats(
     Raises:
         DataError: They are missing, damaged, of another dataset, or measured otherwise.
     """
-    body = _decode(read_bytes(path, storage_options), path)
+    try:
+        data = read_bytes(path, storage_options)
+    except DataError as error:
+        raise DataError(f"{error}: give the address of the json that `uttershard stats` wrote and printed") from error
+    body = _decode(data, path)
     if body["dataset_digest"] != dataset_digest:
         raise DataError(
             f"{path}: statistics of the dataset {body['dataset_digest']}, but this one is {dataset_digest}: they are "

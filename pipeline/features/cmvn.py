@@ -105,6 +105,8 @@ class UtteranceCmvn(nn.Module):
 
 
 def _mean_and_std(stats: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    if not isinstance(stats, str | os.PathLike | Mapping):
+        raise ConfigError(f"GlobalCmvn({stats!r}): give the path of a feats_stats.npz, which `uttershard stats` writes")
     where = "the statistics" if isinstance(stats, Mapping) else str(stats)
     sums = stats if isinstance(stats, Mapping) else _read_stats(Path(stats))
     missing = {"count", "sum", "sum_square"}.difference(sums)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -165,6 +166,19 @@ def _corpus(table: pa.Table, rows_per_tar: NDArray[np.int64], settings: PlanSett
 
 def _foreign(shards: ShardSet) -> NDArray[np.bool_]:
     return np.full(len(shards.manifest.shards), shards.is_foreign)
+
+
+def parse_stats(stats: object) -> str | None:
+    """Return the address that `stats=` gives.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if stats is None or isinstance(stats, str):
+        return stats
+    if isinstance(stats, PathLike):
+        return str(stats)
+    raise ConfigError(f"stats={stats!r}: give the address of the json that `uttershard stats` wrote")
 
 
 def _needed(shards: ShardSet, filters: Filters, settings: PlanSettings, stats: str | None) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import ConfigError
 from ..reading.batch import Allocate, Batch
 from ..reading.spans import BatchSpec
 from ..storage.base import COUNTS, Counts, Storage
@@ -20,6 +21,16 @@ logger = logging.getLogger("uttershard")
 
 OnEpochEnd = Callable[[dict[str, Any]], None]
 """Called with the metrics of an epoch when a rank has taken its last batch."""
+
+
+def check_callback(on_epoch_end: object) -> None:
+    """Refuse what can't be called, before an epoch is trained for it.
+
+    Raises:
+        ConfigError: It can't.
+    """
+    if on_epoch_end is not None and not callable(on_epoch_end):
+        raise ConfigError(f"on_epoch_end={on_epoch_end!r}: give a function that takes the metrics of an epoch")
 
 
 @dataclass(frozen=True)

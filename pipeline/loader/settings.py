@@ -74,7 +74,7 @@ class Workers:
             raise ConfigError(
                 f"multiprocessing_context={self.multiprocessing_context!r}: choose fork, forkserver or spawn"
             )
-        if not self.timeout > 0:
+        if not isinstance(self.timeout, int | float) or not self.timeout > 0:
             raise ConfigError(f"timeout={self.timeout!r}: must be above 0 seconds, since every wait has a limit")
         if self.pin_memory and not torch.accelerator.is_available():
             raise ConfigError("pin_memory=True needs a GPU, and torch finds none here: leave it out")

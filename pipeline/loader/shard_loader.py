@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any, NoReturn, Unpack
 from weakref import ReferenceType
@@ -30,9 +30,10 @@ from ..remote.retry import Limits
 from ..storage.open import open_storage
 from ..storage.settings import DEFAULT_PREFETCH_BYTES, StorageSettings
 from .ahead import announce, look_ahead
+from .columns import parse_stats
 from .device import hand_over, parse_device, pinned
 from .epochs import Epochs, PlanSettings
-from .metrics import Metrics, OnEpochEnd, timed
+from .metrics import Metrics, OnEpochEnd, check_callback, timed
 from .mix import Mix, OpenMix, open_data
 from .position import Position
 from .processes import WorkerPool
@@ -191,13 +192,14 @@ class ShardLoader:
             seed=parse_seed(seed),
             frame_shift=frame_shift,
             speed=None if speed is None else Speed(speed),
-            stats=None if stats is None else fspath(stats),
+            stats=parse_stats(stats),
             rotate=rotate,
         )
         self._workers = Workers(
             num_workers, threads, prefetch_factor, persistent_workers, multiprocessing_context, timeout, pin_memory
         )
         self._processing = Processing(map_utterance, tokenizer, token_pad, on_error, max_skipped, self._settings.seed)
+        check_callback(on_epoch_end)
         check_picklable(self._workers, map_utterance=map_utterance, tokenizer=tokenizer)
         self._device = parse_device(device)
         limits = Limits(read_timeout, read_deadline)

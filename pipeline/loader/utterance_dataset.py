@@ -6,7 +6,7 @@ import copy
 import operator
 import sys
 from collections.abc import Iterator, Sequence
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ from ..reading.utterance import AudioForm
 from ..remote.retry import Limits
 from ..storage.open import open_storage
 from ..storage.settings import DEFAULT_PREFETCH_BYTES, StorageSettings
-from .columns import PlanSettings, load_columns
+from .columns import PlanSettings, load_columns, parse_stats
+from .mix import Mix
 from .shared import SharedColumns, share
 from .world import find_world
 
@@ -112,12 +113,17 @@ class UtteranceDataset(Dataset[UtteranceItem]):
     ) -> None:
         limits = Limits(read_timeout, read_deadline)
         shards = dataset
+        if isinstance(shards, Mix):
+            raise ConfigError(
+                "an UtteranceDataset is of one dataset, not of a Mix: make one for each, and join them with "
+                "torch.utils.data.ConcatDataset; or iterate over a ShardLoader of the Mix"
+            )
         if not isinstance(shards, ShardSet):
-            shards = ShardSet.open(fspath(shards), storage_options, limits)
+            shards = ShardSet.open(shards, storage_options, limits)
         _, self.dist_world_size = find_world(None if dist_world_size is None else 0, dist_world_size)
         self.total_shards = total_shards
         self.filters = Filters(min_seconds, max_seconds, where=where)
-        self.stats = None if stats is None else fspath(stats)
+        self.stats = parse_stats(stats)
         self.form = AudioForm(sample_rate, channels)
         self.logical_shard: int | None = None
         sharding = Sharding(0, self.dist_world_size, total_shards)
@@ -233,7 +239,13 @@ class UtteranceDataset(Dataset[UtteranceItem]):
     def _row(self, index: int | str) -> int:
         if isinstance(index, str):
             return self._row_of_id(index)
-        number = operator.index(index)
+        try:
+            number = operator.index(index)
+        except TypeError:
+            raise TypeError(
+                f"utterance {index!r} is a {type(index).__name__}: give a whole number or an id; for several at "
+                "once, a torch.utils.data.Subset"
+            ) from None
         size = len(self)
         if not -size <= number < size:
             raise IndexError(f"utterance {number} of {size}: give 0 up to {size - 1}, or an id")

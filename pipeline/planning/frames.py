@@ -32,7 +32,7 @@ def exact_frame_shift(frame_shift: float | Fraction) -> Fraction:
         exact = Fraction(str(frame_shift)).limit_denominator(_MAX_DENOMINATOR)
     except ValueError:
         exact = Fraction(0)
-    if isinstance(frame_shift, bool) or not 0 < exact <= 10:
+    if isinstance(frame_shift, bool | str) or not 0 < exact <= 10:
         raise ConfigError(
             f"frame_shift={frame_shift!r} is not a frame shift: give seconds, above 0 and up to 10, such as 0.01"
         )

@@ -100,7 +100,7 @@ class Filters:
             raise ConfigError(
                 f"min_seconds={min_seconds} is above max_seconds={max_seconds}, which keeps nothing: swap them"
             )
-        rules = [where] if isinstance(where, str | pc.Expression | Where) else list(where)
+        rules = list(where) if isinstance(where, Sequence) and not isinstance(where, str | Where) else [where]
         object.__setattr__(self, "min_seconds", shortest)
         object.__setattr__(self, "max_seconds", longest)
         object.__setattr__(self, "where", tuple(parse_where(rule) for rule in rules))

@@ -77,7 +77,10 @@ class Processing:
             raise ConfigError(f"on_error={self.on_error!r}: choose 'raise' or 'skip'")
         if self.max_skipped is not None:
             if self.on_error != "skip":
-                raise ConfigError(f"max_skipped={self.max_skipped!r} has no meaning with on_error={self.on_error!r}")
+                raise ConfigError(
+                    f"max_skipped={self.max_skipped!r} has no meaning with on_error={self.on_error!r}, which stops at "
+                    "the first bad utterance: leave it out, or set on_error='skip'"
+                )
             parse_int("max_skipped", self.max_skipped, 1)
         if self.tokenizer is not None:
             object.__setattr__(self, "tokenizer", parse_tokenizer(self.tokenizer))
