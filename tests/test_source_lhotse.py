@@ -94,6 +94,16 @@ def test_shar(cuts: CutSet, tmp_path: Path, codec: str) -> None:
         assert_samples(rows[f"sup{number}-{channel}"], part(number, channel))
 
 
+def test_recordings_or_supervisions_alone_say_what_is_missing(cuts: CutSet, tmp_path: Path) -> None:
+    recordings, supervisions = tmp_path / "r.jsonl", tmp_path / "s.jsonl"
+    RecordingSet.from_recordings(cut.recording for cut in cuts).to_file(recordings)
+    SupervisionSet.from_segments(each for cut in cuts for each in cut.supervisions).to_file(supervisions)
+    for path, what in ((recordings, "a recording and no cut"), (supervisions, "a supervision and no cut")):
+        listing = list_corpus(path, "lhotse")
+        assert not listing.utterances.num_rows
+        assert all(what in reason and "--option supervisions=FILE" in reason for _, _, reason in listing.refused)
+
+
 def test_computed_cuts_are_refused(cuts: CutSet, tmp_path: Path) -> None:
     first, second = list(cuts)[:2]
     computed = [first.append(second), first.perturb_speed(1.1).with_id("fast"), first.pad(2.0).with_id("padded")]

@@ -66,6 +66,13 @@ def test_numbers_of_tars_and_manifests(tmp_path: Path) -> None:
         list_corpus(tmp_path / "manifest_{0..1}.json", "nemo", tars=f"{tmp_path}/audio_0.tar")
 
 
+def test_a_tarred_manifest_without_its_tars_says_so(tmp_path: Path) -> None:
+    tarred(tmp_path, sharded=True)
+    listing = list_corpus(tmp_path / "manifest_0.json", "nemo")
+    assert not listing.utterances.num_rows
+    assert all("does not exist" in reason and "option tars" in reason for _, _, reason in listing.refused)
+
+
 def test_plain_segments_of_one_file(tmp_path: Path) -> None:
     write_audio(tmp_path / "a.wav", 1.0)
     segments = [{"audio_filepath": "a.wav", "offset": start, "duration": 0.25, "text": "t"} for start in (0.0, 0.5)]

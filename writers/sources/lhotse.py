@@ -174,7 +174,7 @@ class _Reader:
             raise BadRecordError(f"a {cut['type']}, which Lhotse computes; save its audio first (cuts.save_audios)")
         recording = cut.get("recording")
         if recording is None:
-            raise BadRecordError("no recording: only features")
+            raise BadRecordError(_why_no_cut(cut))
         if recording.get("transforms"):
             raise BadRecordError("its recording is transformed when it is loaded; save its audio first")
         key, start, seconds = str(cut["id"]), float(cut["start"]), float(cut["duration"])
@@ -264,6 +264,14 @@ def _metadata(cut: Mapping[str, Any], supervisions: list[Mapping[str, Any]]) -> 
     for custom in (cut.get("custom"), *(supervision.get("custom") for supervision in supervisions[:1])):
         fields |= {name: value for name, value in (custom or {}).items() if isinstance(value, _SCALARS)}
     return fields
+
+
+def _why_no_cut(record: Mapping[str, Any]) -> str:
+    if "sources" in record:
+        return "a recording and no cut; give the supervisions beside it, too: --option supervisions=FILE"
+    if "recording_id" in record and "type" not in record:
+        return "a supervision and no cut; pack the recordings, and give this file as --option supervisions=FILE"
+    return "no recording: only features"
 
 
 def _id_of(record: Mapping[str, Any]) -> str | None:

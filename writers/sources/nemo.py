@@ -120,6 +120,7 @@ def _list_plain(builder: ListingBuilder, manifests: list[CorpusPath]) -> None:
             if records is not None and add_records(names, builder, manifest.parent, records, origins):
                 continue
             for place, (origin, record) in enumerate(_parsed(builder, lines)):
+                is_tarred = _SHARD in record
                 try:
                     if ids is None:
                         _name(names, record, counts)
@@ -127,7 +128,8 @@ def _list_plain(builder: ListingBuilder, manifests: list[CorpusPath]) -> None:
                         record["utt_id"] = ids[place]
                     add_record(names, builder, manifest.parent, record, origin)
                 except BadRecordError as error:
-                    builder.refuse(error.key, origin, str(error))
+                    hint = "; a line of a tarred dataset: give the tars with the option tars" if is_tarred else ""
+                    builder.refuse(error.key, origin, f"{error}{hint}")
 
 
 def _name(names: FieldNames, record: dict[str, Any], counts: dict[str, int]) -> str | None:
