@@ -58,8 +58,8 @@ def test_pack_says_that_texts_are_missing(command: Any, tmp_path: Path) -> None:
     for name in ("a.wav", "b.wav", "c.wav"):
         write_audio(tmp_path / "corpus" / name)
     for text, expected in (
-        (None, "all of the utterances have no transcript"),
-        ("hello", "2 of the utterances have no"),
+        (None, "no utterance has a transcript"),
+        ("hello", "2 utterances without a transcript"),
     ):
         if text is not None:
             (tmp_path / "corpus" / "a.txt").write_text(text, "utf-8")

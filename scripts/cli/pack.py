@@ -135,8 +135,8 @@ def pack(
             "for FLAC; --codec keep and wav lose nothing"
         )
     if summary.without_text:
-        which = "all" if summary.without_text == summary.utterances else f"{summary.without_text:,}"
-        typer.echo(f"{which} of the utterances have no transcript")
+        some = f"{as_count(summary.without_text, 'utterance')} without a transcript"
+        typer.echo("no utterance has a transcript" if summary.without_text == summary.utterances else some)
     if summary.refused:
         typer.echo(f"{as_count(summary.refused, 'utterance')} refused, see {summary.dataset}/errors.jsonl")
 
