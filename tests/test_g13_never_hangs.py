@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -270,6 +271,30 @@ def test_dropping_does_not_wait_for_the_garbage_collector(flac: Packed, hands: d
         del batches
         assert threading.active_count() == threads or "num_workers" in hands
         del loader
+        assert set(workers_of(psutil.Process())) <= before
+    finally:
+        gc.enable()
+
+
+def test_an_error_keeps_no_worker(flac: Packed, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tblib.pickling_support
+
+    # As in a trainer that has imported Dask: errors come out of the workers with their tracebacks.
+    tblib.pickling_support.install()
+
+    def explain(spans: Spans) -> None:
+        try:
+            raise TimeoutError("no byte")
+        except TimeoutError as error:
+            raise StorageError("gave up") from error
+
+    read_that(monkeypatch, explain)
+    before = set(workers_of(psutil.Process()))
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(StorageError):
+            list(flac.loader(**FORKED))
         assert set(workers_of(psutil.Process())) <= before
     finally:
         gc.enable()

@@ -117,7 +117,11 @@ class WorkerPool:
         try:
             for parcel in self._receive(specs):
                 if isinstance(parcel, _Failure):
-                    raise parcel.error
+                    try:
+                        raise parcel.error
+                    finally:
+                        # Else the error, whose traceback holds this frame, would keep itself, the pool and its workers.
+                        del parcel
                 yield self._unpack(parcel)
             self._idle = True
         except (Exception, KeyboardInterrupt):
@@ -222,6 +226,13 @@ def _able_to_travel(error: Exception) -> Exception:
     except Exception:  # noqa: BLE001 - an error of somebody's own class may fail in any way
         return UttershardError(f"{type(error).__name__} in a worker process: {error}\n{trace}")
     error.add_note(f"In a worker process:\n{trace}")
+    # Where tracebacks can be pickled (Dask sees to that), those of the trainer's own frames would hang on them.
+    chain: list[BaseException | None] = [error]
+    while chain:
+        link = chain.pop()
+        if link is not None and link.__traceback__ is not None:
+            link.__traceback__ = None
+            chain += [link.__cause__, link.__context__]
     return error
 
 
