@@ -111,7 +111,7 @@ def test_archives_in_a_store(tmp_path: Path) -> None:
     rows = rows_of(list_corpus("memory://corpora/plain", "kaldi"))
     assert rows["rec2"]["uri"] == "memory://corpora/plain/wavs/rec2.wav"
     assert_samples(rows["rec2"], noise(0.5, 2))
-    assert len(rows_of(list_corpus("memory://corpora/plain", "folder"))) == 4
+    assert len(rows_of(list_corpus("memory://corpora/plain", "folder", tables="ignore"))) == 4
 
 
 def hostile_tar(path: Path) -> Path:

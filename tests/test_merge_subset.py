@@ -2,12 +2,16 @@
 
 import io
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from corpora import write_audio
 from uttershard.pipeline import ShardLoader, ShardSet
+from uttershard.pipeline.dataset.digest import UNCHECKED, digest_bytes
+from uttershard.pipeline.dataset.manifest import encode_manifest
+from uttershard.pipeline.dataset.sidecar import encode_sidecar
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.pipeline.planning.settings import Filters
 from uttershard.writers import export, index_tars, merge, pack, subset, verify
@@ -158,3 +162,21 @@ def test_what_is_merged_is_exported_whole(parts: tuple[Path, Path], tmp_path: Pa
         export(str(tmp_path / "all"), "nemo", str(tmp_path / "nemo"))
     export(str(tmp_path / "all"), "jsonl", str(tmp_path / "jsonl"), extract=True)
     assert len(list((tmp_path / "jsonl").rglob("audio/*/*"))) == 200
+
+
+def test_utterances_without_a_checksum_are_copied_and_exported(parts: tuple[Path, Path], tmp_path: Path) -> None:
+    """As adopted from a store, where nothing but headers is read."""
+    source = ShardSet.open(str(parts[0]))
+    entries = []
+    for shard, entry in enumerate(source.manifest.shards):
+        table, info = source.sidecar(shard)
+        unread = pa.array([UNCHECKED] * len(table), pa.uint64())
+        table = table.set_column(table.schema.get_field_index("xxh3"), table.schema.field("xxh3"), unread)
+        data = encode_sidecar(table.combine_chunks(), info)
+        (tmp_path / entry.sidecar).write_bytes(data)
+        tar = source.tar_address(shard)
+        entries.append(replace(entry, tar=tar, sidecar_bytes=len(data), sidecar_digest=digest_bytes(data)))
+    (tmp_path / "dataset.json").write_bytes(encode_manifest(replace(source.manifest, shards=tuple(entries))))
+    subset(str(tmp_path), str(tmp_path / "some"), shards=1)
+    assert checksums(tmp_path / "some") == checksums(parts[0]), "what is read gets its checksum"
+    assert export(str(tmp_path), "jsonl", str(tmp_path / "list")).utterances == 100

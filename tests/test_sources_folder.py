@@ -57,6 +57,13 @@ def test_transcripts_without_audio_are_listed(tmp_path: Path) -> None:
     ]
 
 
+def test_lists_that_are_to_be_ignored_are_not_refused(tmp_path: Path) -> None:
+    write_audio(tmp_path / "a.wav")
+    (tmp_path / "transcripts.txt").write_text("a hello", "utf-8")
+    listing = FolderSource(str(tmp_path), tables="ignore").list_utterances()
+    assert (listing.utterances["key"].to_pylist(), listing.refused) == (["a"], [])
+
+
 def test_a_readme_is_no_sign_of_transcripts(tmp_path: Path) -> None:
     write_audio(tmp_path / "a.wav")
     for name in ("README.txt", "metadata.csv"):

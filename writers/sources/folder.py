@@ -66,8 +66,9 @@ class FolderSource:
         alone = transcripts.keys() - set(audio.values())
         if len(alone) == len(transcripts) and self.tables != "ignore":
             _refuse_tables(root, names, set(audio.values()))
+        passed_by = _TABLES if self.tables == "ignore" else ()
         for key in sorted(alone):
-            if not posixpath.basename(key).lower().startswith(_NOTES):
+            if not (posixpath.basename(key).lower().startswith(_NOTES) or transcripts[key].lower().endswith(passed_by)):
                 builder.refuse(key, transcripts[key], "no audio file beside it")
         for relative, key in audio.items():
             try:
