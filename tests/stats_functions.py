@@ -20,6 +20,11 @@ def shaky(audio: NDArray[np.float32], sample_rate: int) -> NDArray[Any]:
     return np.zeros((4, 2 + (len(audio) > sample_rate)))
 
 
+def broken(audio: NDArray[np.float32], sample_rate: int) -> NDArray[Any]:
+    """Raise, as a function with a bug does."""
+    raise ValueError(f"cannot take {sample_rate} Hz")
+
+
 def characters(text: str) -> list[str]:
     """Return a token a character."""
     return list(text)

@@ -100,6 +100,8 @@ def test_yaml_as_in_espnet(tmp_path: Path) -> None:
         ("parallel: {env: ssh, n_workers: 2}", "needs the option hosts"),
         ("parallel: {env: 'tcp://127.0.0.1:1', options: {cores: 1}}", "no option 'cores'; it has: none"),
         ("parallel: [", "no YAML that can be read"),
+        ("parallel: {start_seconds: soon}", "start_seconds is 'soon'; it must be a number of seconds"),
+        ("parallel: {dashboard: 'no'}", "dashboard is 'no'; it can be true or false"),
     ],
 )
 def test_yaml_that_does_not_fit(tmp_path: Path, text: str, message: str) -> None:
@@ -163,6 +165,24 @@ def test_no_scheduler_there(corpus: Path, tmp_path: Path, monkeypatch: pytest.Mo
     ):
         pack(corpus, tmp_path / "out", shards=4, cluster="tcp://127.0.0.1:1")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("address", ["tcp://", "foo://head:8786"])
+def test_no_address_of_a_scheduler(address: str) -> None:
+    with (
+        pytest.raises(ConfigError, match="no address of a scheduler"),
+        start_cluster(ClusterSettings(address), 0, Silent()),
+    ):
+        pass
+
+
+def test_a_local_cluster_that_cannot_start_says_why() -> None:
+    settings = ClusterSettings(n_workers=1, options={"preload": ["no_such_module_of_ours"]})
+    with (
+        pytest.raises(StorageError, match=r"(?s)no_such_module_of_ours.*run the same command again"),
+        start_cluster(settings, 0, Silent()),
+    ):
+        pass
 
 
 def test_no_worker_comes(scheduler: DaskProcesses) -> None:

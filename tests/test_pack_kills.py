@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from corpora import files_of, jsonl_corpus, read_errors
 from dask_processes import DaskProcesses, dask_processes
 from uttershard.pipeline.errors import ConfigError, DataError, StorageError
+from uttershard.scripts.cli.cluster import stoppable
 from uttershard.writers import pack
 from uttershard.writers.cluster import ClusterSettings, TasksFailedError
 from uttershard.writers.cluster import tasks as cluster_module
@@ -137,6 +139,13 @@ def test_ctrl_c_once(corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path
     summary = pack(corpus, target, workers=2, **SETTINGS)
     assert kept <= summary.kept_shards < SHARDS
     assert files_of(target) == undisturbed
+
+
+def test_ctrl_c_before_there_is_anything_to_count(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as ended, stoppable():
+        raise KeyboardInterrupt
+    assert ended.value.exit_code == 130
+    assert "Run the same command again to go on" in capsys.readouterr().err
 
 
 def _small_files(limit: int) -> tuple[str, ...]:

@@ -287,6 +287,7 @@ def test_sentencepiece_counts_tokens(dataset: Path, corpus: Path, tmp_path: Path
         ({"features": "fbank", "sample_rate": None}, "needs a sample_rate"),
         ({"histogram_seconds": 0.0}, "more than 0"),
         ({"feature_options": {"sample_rate": 8000}}, "a setting of its own"),
+        ({"silence_dbfs": float("nan")}, "number of decibels"),
     ],
 )
 def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
@@ -302,6 +303,12 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
         (StatsSettings(features="stats_functions:nothing"), ConfigError, "can't be imported"),
         (StatsSettings(features="none", tokenizer="/nowhere.model"), ConfigError, "can't be read"),
         (StatsSettings(features="stats_functions:shaky"), DataError, "dimensions"),
+        (StatsSettings(features="stats_functions:broken"), DataError, "utterance .*: stats_functions:broken raised Va"),
+        (
+            StatsSettings(features="none", tokenizer="stats_functions:broken"),
+            DataError,
+            "utterance .*broken raised Typ",
+        ),
     ],
 )
 def test_what_does_not_fit_the_dataset(

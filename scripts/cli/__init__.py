@@ -7,15 +7,16 @@ from uttershard.pipeline.errors import UttershardError
 
 def main() -> None:
     """Run the command line; exit status 0 only when all is well."""
-    from .app import app
-
     try:
+        # Inside, for the import takes as long as it takes somebody to think better of it.
+        from .app import app
+
         app()
     except UttershardError as error:
         print(f"uttershard: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt as stop:
-        print(f"uttershard: {stop or 'stopped'}", file=sys.stderr)
+        print(f"uttershard: {str(stop) or 'stopped'}", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # `uttershard plan … | head`
         sys.stderr.close()

@@ -42,5 +42,7 @@ def stoppable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        typer.echo(f"uttershard: {stop or 'stopped'}", err=True)
+        # An interrupt of Python's own has no words, and is as true as an object can be.
+        told = str(stop) or "stopped: what is finished is kept. Run the same command again to go on"
+        typer.echo(f"uttershard: {told}", err=True)
         raise typer.Exit(130) from None

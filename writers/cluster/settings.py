@@ -71,8 +71,11 @@ class ClusterSettings:
             raise ConfigError(f"say how many workers {self.env} is to start: n_workers in YAML, --workers")
         if self.min_workers is not None and (self.n_workers is None or self.min_workers > self.n_workers):
             raise ConfigError(f"min_workers is {self.min_workers}; it can't be above n_workers ({self.n_workers})")
-        if self.start_seconds is not None and not self.start_seconds > 0:
-            raise ConfigError(f"start_seconds is {self.start_seconds!r}; it must be more than 0")
+        seconds = self.start_seconds
+        if seconds is not None and not (type(seconds) in (int, float) and seconds > 0):
+            raise ConfigError(f"start_seconds is {seconds!r}; it must be a number of seconds, more than 0")
+        if not isinstance(self.dashboard, bool):
+            raise ConfigError(f"dashboard is {self.dashboard!r}; it can be true or false")
         known = self.known_options()
         unknown = [name for name in self.options if name not in known]
         if unknown:

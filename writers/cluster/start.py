@@ -69,17 +69,31 @@ def _launched(settings: ClusterSettings) -> Iterator[Any]:
     try:
         cluster = start(settings)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"cluster {settings.env!r}: {error}") from error
+        given = f" (options: {dict(settings.options)!r})" if settings.options else ""
+        raise ConfigError(f"cluster {settings.env!r}: {error}{given}") from error
     except (OSError, RuntimeError) as error:
-        raise StorageError(f"cluster {settings.env!r} could not be started: {error}") from error
+        raise StorageError(
+            f"cluster {settings.env!r} could not be started: {_why(error)}. What is finished is kept: mend the cause, "
+            "or, if a worker was killed as it started, just run the same command again"
+        ) from error
     with cluster:
         yield cluster
+
+
+def _why(error: BaseException) -> str:
+    """Return the messages of an error and its causes: Dask's own says no more than that a worker did not start."""
+    causes = [error]
+    while (cause := causes[-1].__cause__) is not None and cause not in causes:
+        causes.append(cause)
+    return ": ".join(dict.fromkeys(str(each).rstrip(".") or type(each).__name__ for each in causes))
 
 
 @contextlib.contextmanager
 def _connected(cluster: Any, settings: ClusterSettings) -> Iterator[Client]:
     try:
         client = Client(cluster)  # type: ignore[no-untyped-call]
+    except ValueError as error:
+        raise ConfigError(f"cluster {settings.env!r}: no address of a scheduler ({error}): tcp://host:port") from error
     except (OSError, TimeoutError) as error:
         raise StorageError(f"no scheduler answers at {settings.env} ({error})") from error
     with client:

@@ -1,11 +1,12 @@
 """What is measured of one utterance: features, silence, clipping, tokens."""
 
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from uttershard.pipeline.errors import ConfigError, DataError
+from uttershard.pipeline.errors import ConfigError, DataError, UttershardError
 from uttershard.pipeline.reading.convert import to_float32
 
 from .settings import StatsSettings, is_function, load_function
@@ -30,7 +31,7 @@ def feature_function(settings: StatsSettings) -> FeatureFunction:
         return lambda audio, sample_rate: np.zeros((0, 0), np.float32)
     if is_function(settings.features):
         own = load_function(settings.features)
-        return lambda audio, sample_rate: _checked(own(audio, sample_rate), settings.features)
+        return lambda audio, sample_rate: _checked(_call(own, settings.features, audio, sample_rate), settings.features)
     import torch
     from uttershard.pipeline.features import Fbank, LogMel
 
@@ -62,8 +63,8 @@ def token_function(settings: StatsSettings) -> TokenFunction | None:
     if settings.tokenizer is None:
         return None
     if is_function(settings.tokenizer):
-        own = load_function(settings.tokenizer)
-        return lambda text: len(own(text))
+        own, name = load_function(settings.tokenizer), settings.tokenizer
+        return lambda text: _call(lambda given: len(own(given)), name, text)
     try:
         import sentencepiece
     except ImportError as error:
@@ -93,6 +94,18 @@ def count_silent(samples: NDArray[Any], sample_rate: int, silence_dbfs: float) -
         return 0, 0
     power = np.square(to_float32(samples[: frames * size]).reshape(frames, -1), dtype=np.float64).mean(axis=1)
     return int(np.count_nonzero(power < 10 ** (silence_dbfs / 10))), frames
+
+
+def _call(function: Callable[..., Any], name: str, *given: Any) -> Any:
+    """Call a function of the user's; what it raises is told as its error and not as ours."""
+    try:
+        return function(*given)
+    except (UttershardError, OSError, ImportError, MemoryError):
+        raise  # worth another try, or told already
+    except Exception as error:  # noqa: BLE001 (whatever it is, it is told to the person who wrote the function)
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f"{frames[-1].filename}:{frames[-1].lineno}"
+        raise DataError(f"{name} raised {type(error).__name__}: {error} ({where})") from None
 
 
 def _checked(features: Any, name: str) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -57,6 +58,8 @@ class StatsSettings:
             raise ConfigError(f"sample_rate is {self.sample_rate!r}; it must be a whole number of Hz")
         if "sample_rate" in self.feature_options:
             raise ConfigError("sample_rate is a setting of its own, not one of feature_options")
+        if not math.isfinite(self.silence_dbfs):
+            raise ConfigError(f"silence_dbfs is {self.silence_dbfs!r}; it must be a number of decibels, such as -60")
         if not self.histogram_seconds > 0:
             raise ConfigError(f"histogram_seconds is {self.histogram_seconds!r}; it must be more than 0")
 

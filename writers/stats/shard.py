@@ -150,10 +150,13 @@ class _Measurer:
         rate = int(spec.sample_rate[row])
         clipped = count_clipped(samples)
         silent, frames = count_silent(samples, rate, self.settings.silence_dbfs)
-        tokens = None if self._tokens is None else self._tokens(members.text or "")
         audio = to_float32(mix_channels(samples, 1))
         target = self.settings.sample_rate or rate
-        features = self._features(resample(audio, rate, target), target)
+        try:
+            tokens = None if self._tokens is None else self._tokens(members.text or "")
+            features = self._features(resample(audio, rate, target), target)
+        except DataError as error:
+            raise DataError(f"{tar}: utterance {spec.keys[row]!r}: {error}") from None
         if not np.isfinite(features).all():
             raise DataError(f"{tar}: utterance {spec.keys[row]!r}: its features hold NaN or infinity")
         dimensions = self.counts["dimensions"] or features.shape[1]
