@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ import pytest
 from fault_proxy import Fault, FaultProxy
 from packed import BINS, run
 from s3_cases import PATIENT, RemoteDataset
+from typer.testing import CliRunner
 from uttershard.pipeline import ShardLoader, ShardSet
 from uttershard.pipeline.errors import DataError, StorageError
+from uttershard.scripts.cli.app import app
 
 
 class _Ranges(SimpleHTTPRequestHandler):
@@ -26,6 +29,7 @@ class _Ranges(SimpleHTTPRequestHandler):
 
     def send_head(self) -> BinaryIO | None:
         self.server.site.requests.append((self.path, self.headers.get("Range")))
+        self.server.site.methods.append(self.command)
         if self.server.site.token and self.headers.get("Authorization") != self.server.site.token:
             self.send_error(403)
             return None
@@ -54,6 +58,7 @@ class Site:
     ranges: bool = True
     token: str | None = None
     requests: list[tuple[str, str | None]] = field(default_factory=list)
+    methods: list[str] = field(default_factory=list)
 
 
 @pytest.fixture
@@ -105,6 +110,23 @@ def test_a_server_without_ranges_is_told(site: Site) -> None:
     site.ranges = False
     with pytest.raises(StorageError, match="sends whole files where a range is asked for"):
         list(run(loader(site.endpoint), 0))
+
+
+def test_commands_read_no_tar_that_they_need_not(remote: RemoteDataset, site: Site) -> None:
+    def facts(*arguments: str) -> dict[str, object]:
+        result = CliRunner().invoke(app, [*arguments, "--json"])
+        assert result.exit_code == 0, result.output
+        return {**json.loads(result.stdout), "dataset": None}
+
+    local = str(remote.packed.address)
+    for command in (("info",), ("plan", "--batch-bins", "600", "--world-size", "2")):
+        assert facts(command[0], site.endpoint, *command[1:]) == facts(command[0], local, *command[1:])
+    report = facts("verify", site.endpoint)
+    assert report["ok"] and report["unread_bytes"] == remote.tar_bytes()
+    asked = [method for method, (path, _) in zip(site.methods, site.requests, strict=True) if path.endswith(".tar")]
+    assert asked == ["HEAD"] * 8
+    report = facts("verify", site.endpoint, "--full")
+    assert report["ok"] and report["unread_bytes"] == 0
 
 
 def test_what_is_not_there_and_what_is_not_allowed(remote: RemoteDataset, site: Site) -> None:
