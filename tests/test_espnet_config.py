@@ -218,6 +218,7 @@ def test_tokens_of_the_datasets_own_statistics(flac: Packed, folder: Path) -> No
             ConfigError,
             "Factory` has no counterpart",
         ),
+        ("dataloader.train.iter_factory._target_", None, ConfigError, "`iter_factory:` has no `_target_:`"),
         ("dataloader.train.iter_factory.batches", None, ConfigError, "has no `batches:`"),
         ("dataloader.train.multiple_iterator", True, ConfigError, "give total_shards to the dataset"),
         ("dataloader.valid.drop_last", True, ConfigError, "makes equal steps without dropping"),

@@ -209,10 +209,12 @@ _IGNORED = (
 
 def _from_factory(factory: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Translate an iter_factory."""
-    target = str(factory.get("_target_", "")).rpartition(".")[2]
+    if "_target_" not in factory:
+        raise ConfigError(f"`iter_factory:` has no `_target_:`, which says what it is: name {' or '.join(_FACTORIES)}")
+    target = str(factory["_target_"]).rpartition(".")[2]
     if target not in _FACTORIES:
         raise ConfigError(
-            f"`iter_factory: _target_: {factory.get('_target_')}` has no counterpart: a ShardLoader does what "
+            f"`iter_factory: _target_: {factory['_target_']}` has no counterpart: a ShardLoader does what "
             f"{' and '.join(_FACTORIES)} do"
         )
     if factory.get("num_iters_per_epoch") is not None:
