@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from corpora import files_of, jsonl_corpus, write_audio
+from corpora import files_of, jsonl_corpus, write_audio, write_jsonl
 from uttershard.pipeline.dataset.shardset import ShardSet
 from uttershard.pipeline.errors import ConfigError
 from uttershard.writers import pack
@@ -150,6 +150,21 @@ def test_killed_at_random_moments(corpus: Path, undisturbed: dict[str, bytes], t
             assert_nothing_half_written(target, undisturbed)
     pack(corpus, target, **SETTINGS)
     assert files_of(target) == undisturbed
+
+
+def test_audio_of_the_same_size_replaced_between_two_runs(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    files = [write_audio(tmp_path / f"{number}.wav", 1.5, seed=number) for number in range(SHARDS)]
+    corpus = write_jsonl(tmp_path / "train.jsonl", [{"audio_filepath": path.name, "text": "a"} for path in files])
+    packing = Packing(corpus, target)
+    packing.wait_until(lambda: done(target) >= 1)
+    packing.kill()
+    write_audio(files[3], 1.5, seed=99)
+    with pytest.raises(ConfigError, match="audio files were changed or replaced since it began"):
+        pack(corpus, target, **SETTINGS)
+    pack(corpus, target, **SETTINGS, overwrite=True)
+    pack(corpus, tmp_path / "fresh", **SETTINGS)
+    assert files_of(target) == files_of(tmp_path / "fresh")
 
 
 def test_killed_workers_are_replaced(corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:

@@ -1,16 +1,19 @@
 """Sizes of the audio files that a listing names: missing and empty files are refused before anything is read.
 
-Local files only, by `stat`. The sizes go into the fingerprint, so that an audio file replaced between two runs of a
-job is noticed, and into the estimate of how large the dataset will be.
+Local files only, by `stat`. The sizes go into the fingerprint, and into the estimate of how large the dataset will be;
+the times of the last change are kept with an unfinished job, so that audio replaced between two of its runs is noticed.
 """
 
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
+from uttershard.pipeline.dataset.digest import digest_bytes
 from uttershard.pipeline.dataset.files import local_path
 
 from .audio_rows import AudioRows
@@ -33,7 +36,8 @@ def take_inventory(listing: Listing) -> Listing:
         return listing
     _sort(listing)
     files = AudioRows.of(listing.utterances["uri"])
-    sizes, reasons = _look_up(files)
+    sizes, changes, reasons = _look_up(files)
+    listing.changes = digest_bytes(changes.astype("<i8").tobytes())
     table = listing.utterances.append_column("size", sizes.take(pa.array(files.file_of_row)))
     listing.utterances = table
     if reasons:
@@ -57,39 +61,55 @@ def _in_one_piece(column: pa.ChunkedArray) -> pa.Array:
     return (column.cast(pa.large_string()) if pa.types.is_string(column.type) else column).combine_chunks()
 
 
-def _look_up(files: AudioRows) -> tuple[pa.Array, dict[int, str]]:
-    """Return the size of each file, and why a file can't be used, by its number."""
+@dataclass(frozen=True)
+class _Found:
+    """One audio file."""
+
+    size: int | None
+    """Bytes of its encoded audio, where they are known and the file may be copied as it is."""
+    changed: int = 0
+    """Time of its last change, in ns; 0 for what is not local."""
+
+
+def _look_up(files: AudioRows) -> tuple[pa.Array, NDArray[np.int64], dict[int, str]]:
+    """Return size and time of the last change of each file, and why a file can't be used, by its number."""
     chunks = (
         files.addresses(np.arange(start, min(start + _CHUNK, len(files)))) for start in range(0, len(files), _CHUNK)
     )
     sizes: list[pa.Array] = []
+    changes = np.zeros(len(files), np.int64)
     reasons: dict[int, str] = {}
     with ThreadPoolExecutor(_THREADS) as pool:
         for number, results in enumerate(pool.map(_look_up_chunk, chunks)):
-            sizes.append(pa.array([size if isinstance(size, int) else None for size in results], pa.int64()))
-            for index, reason in enumerate(results):
-                if isinstance(reason, str):
-                    reasons[number * _CHUNK + index] = reason
-    return pa.chunked_array(sizes, pa.int64()).combine_chunks(), reasons
+            sizes.append(pa.array([None if isinstance(found, str) else found.size for found in results], pa.int64()))
+            for index, found in enumerate(results, number * _CHUNK):
+                if isinstance(found, str):
+                    reasons[index] = found
+                else:
+                    changes[index] = found.changed
+    return pa.chunked_array(sizes, pa.int64()).combine_chunks(), changes, reasons
 
 
-def _look_up_chunk(uris: list[str]) -> list[int | str | None]:
-    return [_size_or_reason(uri) for uri in uris]
+def _look_up_chunk(uris: list[str]) -> list[_Found | str]:
+    return [_found_or_reason(uri) for uri in uris]
 
 
-def _size_or_reason(uri: str) -> int | str | None:
+def _found_or_reason(uri: str) -> _Found | str:
     if uri.startswith(PIPE):
-        return None
+        return _Found(None)
     parts = parse_parts(uri)
-    sizes = [_size_of_part(parse_place(part.uri)) for part in parts]
-    problem = next((size for size in sizes if isinstance(size, str)), None)
-    if problem is not None:
-        return problem
+    found: list[_Found] = []
+    for part in parts:
+        each = _look_at(parse_place(part.uri))
+        if isinstance(each, str):
+            return each
+        found.append(each)
     # Channels are picked or joined, so no file is copied as it is: its size says nothing.
-    return sizes[0] if len(parts) == 1 and parts[0].channels is None else None
+    size = found[0].size if len(parts) == 1 and parts[0].channels is None else None
+    return _Found(size, max(each.changed for each in found))
 
 
-def _size_of_part(place: Place) -> int | str | None:
+def _look_at(place: Place) -> _Found | str:
     path = local_path(place.address)
     if place.kind == "zip":
         size = place.numbers[2]
@@ -98,7 +118,7 @@ def _size_of_part(place: Place) -> int | str | None:
     else:
         size = None
     if path is None:
-        return size
+        return _Found(size)
     try:
         found = os.stat(path)  # noqa: PTH116 (a Path object for each file would double the cost)
     except OSError as error:
@@ -109,4 +129,4 @@ def _size_of_part(place: Place) -> int | str | None:
         return f"{path} ends before byte {sum(place.numbers)}, where the audio does"
     if size == 0 or not found.st_size:
         return f"empty file: {path}"
-    return size if place.kind else found.st_size
+    return _Found(size if place.kind else found.st_size, found.st_mtime_ns)

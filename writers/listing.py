@@ -73,6 +73,9 @@ class Listing:
     """Folder of the corpus; addresses below it are fingerprinted relative to it, so that a corpus can move."""
     searched: str
     """Where the source looked, for the message that nothing was found."""
+    changes: str = ""
+    """Digest of when each local audio file was last changed (`take_inventory`). No part of the fingerprint: a corpus
+    that was copied gives the same dataset."""
 
     def __len__(self) -> int:
         return int(self.utterances.num_rows)

@@ -44,6 +44,8 @@ class JobState:
     """How many there were, with the refused ones."""
     seconds: float = 0.0
     """Audio that is to be packed, as far as it is known before packing."""
+    changes: str = ""
+    """`Listing.changes`."""
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ class _Job:
         if complete is not None:
             self.target.remove_job()
             return self._summary(complete, count_refused(self.target), already_complete=True)
-        state = self._unfinished(identity)
+        state = self._unfinished(identity, listing.changes)
         if state is None:
             state = self._prepare(listing, identity, corpus, quarantine, cluster())
         else:
@@ -193,15 +193,21 @@ class _Job:
             raise self._other("a dataset", manifest.fingerprint, identity)
         return manifest
 
-    def _unfinished(self, identity: dict[str, Any]) -> JobState | None:
+    def _unfinished(self, identity: dict[str, Any], changes: str) -> JobState | None:
         """Return the state of this very job if it was begun; with overwrite, too: it is what was being written over."""
         state = self.records.read_state()
         if self.target.size(MANIFEST_NAME) is not None:
             return None
-        if state is None or state.fingerprint["digest"] == identity["digest"]:
+        same = state is not None and state.fingerprint["digest"] == identity["digest"]
+        if state is None or (same and state.changes == changes):
             return state
         if self.settings.overwrite:
             return None
+        if same:
+            raise ConfigError(
+                f"{self.target}: holds an unfinished job, and audio files were changed or replaced since it began "
+                "(their times say so). Its finished shards hold the audio of then: begin anew with overwrite"
+            )
         raise self._other("an unfinished job", state.fingerprint, identity)
 
     def _other(self, what: str, before: dict[str, Any], now: dict[str, Any]) -> ConfigError:
@@ -237,7 +243,7 @@ class _Job:
             remove_dataset(self.target)
         write_plan(self.target, probed.utterances, dealt)
         self.records.write_refused(refused)
-        state = JobState(identity, shards, columns, utterances, corpus, float(seconds.sum()))
+        state = JobState(identity, shards, columns, utterances, corpus, float(seconds.sum()), listing.changes)
         self.records.write_state(state)
         return state
 
