@@ -12,6 +12,11 @@ def worker_of(_task: int) -> str:
     return str(get_worker().address)
 
 
+def pid_of(_task: int) -> int:
+    """Return the process that ran it."""
+    return os.getpid()
+
+
 def fail_once_on_each(task: tuple[str, int]) -> str:
     """Fail on the first worker that tries each task, and leave a note of it; return the worker that had luck."""
     folder, number = task

@@ -3,6 +3,7 @@
 import os
 import pickle
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import asyncssh
 import cluster_tasks
+import psutil
 import pytest
 from batch_system import install_batch_system
 from corpora import files_of, jsonl_corpus, write_audio, write_jsonl
@@ -183,6 +185,22 @@ def test_a_local_cluster_that_cannot_start_says_why() -> None:
         start_cluster(settings, 0, Silent()),
     ):
         pass
+
+
+def test_a_local_worker_that_does_not_come_back_is_replaced() -> None:
+    with start_cluster(ClusterSettings("local", 1), 3, Silent()) as cluster:
+        ((_, pid),) = cluster.run(cluster_tasks.pid_of, [0])
+        family = {child.pid for child in psutil.Process().children(recursive=True)}
+        os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 90
+        while not (restarting := [c for c in psutil.Process().children(recursive=True) if c.pid not in family]):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        for process in restarting:
+            process.suspend()
+        assert dict(cluster.run(abs, [-1, -2, -3])) == {0: 1, 1: 2, 2: 3}
+        for process in restarting:
+            process.kill()
 
 
 def test_no_worker_comes(scheduler: DaskProcesses) -> None:

@@ -6,7 +6,9 @@ import logging
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import dask
@@ -20,6 +22,7 @@ from .workers import check_workers
 
 _DEFAULT_JOB_MEMORY = "2GB"
 _POLL_SECONDS = 0.2
+_CLOSE_SECONDS = 60
 _NO_INTERRUPTS = f"{__package__}.no_interrupts"
 
 _MALLOC = "distributed.nanny.pre-spawn-environ.MALLOC_"
@@ -46,8 +49,8 @@ def start_cluster(settings: ClusterSettings, retries: int, progress: Progress) -
         "distributed.worker.memory.terminate": False,
         f"{_MALLOC}TRIM_THRESHOLD_": _KEPT_BYTES,
         f"{_MALLOC}MMAP_THRESHOLD_": _KEPT_BYTES,
-        # A job that is gone is replaced after this.
-        "distributed.deploy.lost-worker-timeout": "5s",
+        # A job that is gone is replaced after this; a local worker is first started again by its nanny.
+        "distributed.deploy.lost-worker-timeout": "10s" if settings.env == "local" else "5s",
     }
     with dask.config.set(defaults), _launched(settings) as cluster, _connected(cluster, settings) as client:
         if settings.dashboard:
@@ -55,7 +58,9 @@ def start_cluster(settings: ClusterSettings, retries: int, progress: Progress) -
         if settings.env != "local":  # local workers are this very interpreter
             _wait_for_worker(client, cluster, settings, progress)
             check_workers(client)
-        yield Cluster(client, _window(client, settings), retries, progress, settings.patience_seconds)
+        replace_lost = _replacement(cluster) if settings.env == "local" else None
+        window = _window(client, settings)
+        yield Cluster(client, window, retries, progress, settings.patience_seconds, replace_lost)
 
 
 @contextlib.contextmanager
@@ -76,8 +81,15 @@ def _launched(settings: ClusterSettings) -> Iterator[Any]:
             f"cluster {settings.env!r} could not be started: {_why(error)}. What is finished is kept: mend the cause, "
             "or, if a worker was killed as it started, just run the same command again"
         ) from error
-    with cluster:
+    try:
         yield cluster
+    finally:
+        try:
+            cluster.close(timeout=_CLOSE_SECONDS)
+        except TimeoutError:
+            where = "its queue" if settings.env in JOB_QUEUES else "its processes"
+            message = f"workers of {settings.env} are not gone after {_CLOSE_SECONDS} s: look for what is left in {where}"
+            warnings.warn(message, stacklevel=2)
 
 
 def _why(error: BaseException) -> str:
@@ -114,6 +126,14 @@ def _local(settings: ClusterSettings) -> Any:
         "silence_logs": logging.CRITICAL,
     }
     return cluster_class("local")(**{**options, **settings.options})
+
+
+def _replacement(cluster: Any) -> Callable[[], object]:
+    """Return what brings a local cluster back to its number of workers.
+
+    A nanny starts its worker again when it dies, but gives up for good on one that dies as it starts.
+    """
+    return partial(cluster.scale, len(cluster.worker_spec))
 
 
 def _job_queue(settings: ClusterSettings) -> Any:

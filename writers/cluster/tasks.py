@@ -32,6 +32,7 @@ PAUSES_SECONDS = (1.0, 5.0, 15.0, 60.0, 120.0)
 """Before each retry, the last one again and again: a file server that restarts is away for minutes."""
 
 _POLL_SECONDS = 1.0
+_REPLACE_SECONDS = 5.0
 _FETCH_SECONDS = 10.0
 _LOST = object()
 """In place of a result whose worker died before it was fetched: Dask makes it again, once there is a worker."""
@@ -83,14 +84,25 @@ class Cluster:
         retries: How often a task is tried again.
         progress: Told of each retry.
         patience_seconds: How long there may be no worker at all.
+        replace_lost: Called now and then: starts workers in place of those that are gone, if nobody else does.
     """
 
-    def __init__(self, client: Client, window: int, retries: int, progress: Progress, patience_seconds: float) -> None:
+    def __init__(
+        self,
+        client: Client,
+        window: int,
+        retries: int,
+        progress: Progress,
+        patience_seconds: float,
+        replace_lost: Callable[[], object] | None = None,
+    ) -> None:
         self.client = client
         self.window = window
         self.retries = retries
         self.progress = progress
         self.patience_seconds = patience_seconds
+        self._replace_lost = replace_lost
+        self._replaced = time.monotonic()
 
     def run(
         self,
@@ -124,6 +136,12 @@ class Cluster:
     def workers(self) -> list[str]:
         """Return the addresses of all workers."""
         return list(self.client.scheduler_info(n_workers=-1)["workers"])
+
+    def replace_lost(self) -> None:
+        """Start workers in place of those that are gone, unless that was done just now."""
+        if self._replace_lost is not None and time.monotonic() - self._replaced > _REPLACE_SECONDS:
+            self._replace_lost()
+            self._replaced = time.monotonic()
 
     def is_alone(self, failed_on: set[str]) -> bool:
         """Whether there is no host but those of these workers."""
@@ -174,6 +192,7 @@ class _Run(Generic[_Task, _Result]):
         try:
             self._fill()
             while self._in_flight or self._delayed or self._suspects:
+                self._cluster.replace_lost()
                 try:
                     future = self._done.get(timeout=self._wait_seconds())
                 except queue.Empty:
