@@ -193,11 +193,11 @@ class TarFetcher:
                 wait(waiting)  # those that run write to the part, which must be open until they end
             if not is_of_bytes(self._digests[shard]):
                 # Adopted without being read: each span is held against its own header when it is decoded.
-                part.admit()
+                self._admit(part)
                 return
             found = part.digest()
             if found == self._digests[shard]:
-                part.admit()
+                self._admit(part)
                 return
             with self._changed:
                 self.counts["refetched"] += 1
@@ -205,6 +205,11 @@ class TarFetcher:
             f"{self._addresses[shard]}: came with digest {found} twice, the manifest says {self._digests[shard]}: it "
             "is damaged in the store, or was replaced. Copy it there again, or pack it again"
         )
+
+    def _admit(self, part: Part) -> None:
+        # Under the lock: whoever lists the folder to make room would otherwise miss a file that is being renamed.
+        with self._folder.locked():
+            part.admit()
 
     def _copy(self, part: Part, shard: int, start: int, stop: int) -> Callable[[], None]:
         return lambda: part.write(start, self._fetch(shard, start, stop))
