@@ -211,7 +211,7 @@ def test_a_dataset_is_opened_by_any_form_of_its_address(flac: Packed, form: str)
 
 def test_no_manifest_no_dataset(broken: Packed) -> None:
     (broken.address / "dataset.json").unlink()
-    with pytest.raises(DataError, match=r"no dataset at .*broken: dataset.json is not there.*run it again"):
+    with pytest.raises(DataError, match=r"no dataset at .*broken: there is no dataset.json, nor a job.*address right"):
         ShardSet.open(broken.address)
 
 
