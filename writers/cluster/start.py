@@ -88,7 +88,7 @@ def _launched(settings: ClusterSettings) -> Iterator[Any]:
             cluster.close(timeout=_CLOSE_SECONDS)
         except TimeoutError:
             where = "its queue" if settings.env in JOB_QUEUES else "its processes"
-            message = f"workers of {settings.env} are not gone after {_CLOSE_SECONDS} s: look for what is left in {where}"
+            message = f"workers of {settings.env} are not gone after {_CLOSE_SECONDS} s: look into {where}"
             warnings.warn(message, stacklevel=2)
 
 
