@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import tempfile
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,12 +55,15 @@ def as_user(user: int, remote: RemoteDataset, cache: Path, umask: int = 0o077, *
             seen = digest(loader, 0)
             result = {"digest": seen, **loader.metrics()["storage"], "warnings": log.lines}
             os.write(writer, json.dumps(result).encode())
-        finally:
-            os._exit(0)
+        except BaseException:  # noqa: BLE001 - a forked child must not run on into the tests
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
     os.close(writer)
-    os.waitpid(child, 0)
     with os.fdopen(reader) as file:
-        return json.loads(file.read())
+        result = file.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return json.loads(result)
 
 
 def _become(user: int, umask: int) -> None:
@@ -86,12 +90,16 @@ def test_what_a_killed_job_of_another_user_has_left(remote: RemoteDataset, folde
     folder.chmod(mode)
     child = os.fork()
     if not child:
-        _become(ALICE, 0o022)
-        for shard in remote.shards().manifest.shards[:4]:
-            lock_part(CacheFolder(folder), shard.tar_digest)
-        (folder / "lock").touch()
+        try:
+            _become(ALICE, 0o022)
+            for shard in remote.shards().manifest.shards[:4]:
+                lock_part(CacheFolder(folder), shard.tar_digest)
+            (folder / "lock").touch()
+        except BaseException:  # noqa: BLE001 - a forked child must not run on into the tests
+            traceback.print_exc()
+            os._exit(1)
         os._exit(0)
-    os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert len(list(folder.glob("*.part"))) == 4
     result = as_user(BOB, remote, folder)
     assert result["digest"] == digest(remote.packed.loader(), 0)

@@ -252,6 +252,7 @@ def test_other_shards_of_the_same_world_are_refused(flac: Packed) -> None:
         {"epoch": "0"},
         {"step": 10_000},
         {"world_size": None},
+        {"world_size": 3, "total_shards": 4},
         {"rotation": 3},
         {"stages": [[1]]},
         {"stages": 5},

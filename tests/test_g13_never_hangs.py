@@ -269,7 +269,7 @@ def test_dropping_does_not_wait_for_the_garbage_collector(flac: Packed, hands: d
         batches = iter(loader)
         next(batches)
         del batches
-        assert threading.active_count() == threads or "num_workers" in hands
+        assert threading.active_count() <= threads or "num_workers" in hands
         del loader
         assert set(workers_of(psutil.Process())) <= before
     finally:
@@ -354,6 +354,7 @@ def test_control_c_ends_the_trainer_and_its_workers(flac: Packed, hands: dict[st
     assert not alive
 
 
+@pytest.mark.timeout(300, method="thread")  # the other method uses the timer that this test does
 def test_no_control_c_is_lost_while_a_batch_is_let_go() -> None:
     # An exception raised inside Python code that the garbage collector calls is printed and dropped.
     def stop(*_: object) -> None:

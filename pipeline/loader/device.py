@@ -65,7 +65,6 @@ def _through_stream(batches: Iterator[Batch], device: torch.device, *, pin: bool
     waiting: tuple[Batch, torch.cuda.Event] | None = None
     for batch in batches:
         with torch.cuda.stream(stream):
-            # A worker's slot is only valid until the next batch is asked for: both ways copy out of it at once.
             staged = batch.pin_memory() if pin else batch
             moved = _padded_there(staged.to(device, non_blocking=True))
             copied = stream.record_event()

@@ -135,6 +135,8 @@ class WorkerPool:
             parcels = iter(self._loader)
             self._workers = [process for process in active_children() if process not in before] or self._workers
             yield from parcels
+        except UttershardError:  # of the plan, which is made in here; some are RuntimeErrors
+            raise
         except RuntimeError as error:  # torch has no type of its own for it
             # A worker that touches the missing part of a tar that was cut is killed by SIGBUS: say that, if it is so.
             self._storage.check_sizes()

@@ -319,12 +319,15 @@ class ShardLoader:
         """
         place = decode_state(state, self._epochs.describe(), force=force)
         course, self._epochs.course = self._epochs.course, place.course
-        steps = self._epochs.plan(place.epoch).steps
-        if place.step > steps:
-            self._epochs.course = course
-            raise ConfigError(
-                f"the loader state is damaged: step is {place.step}, epoch {place.epoch} has {steps} steps"
-            )
+        try:
+            steps = self._epochs.plan(place.epoch).steps
+            if place.step > steps:
+                raise ConfigError(
+                    f"the loader state is damaged: step is {place.step}, epoch {place.epoch} has {steps} steps"
+                )
+        except BaseException:
+            self._epochs.course = course  # a refused state changes nothing
+            raise
         self._end_running()
         self._position.load(place.epoch, place.step, finished=place.step == steps)
         self._plan_dataset = None

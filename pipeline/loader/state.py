@@ -136,6 +136,10 @@ def _in_this_world(saved: Place, state: Mapping[str, Any], current: Mapping[str,
     world_size, total_shards = (_whole(state.get(name), name, least=1) for name in WORLD)
     if (world_size, total_shards) == (current["world_size"], current["total_shards"]):
         return saved
+    if total_shards % world_size:
+        raise ConfigError(
+            f"the loader state is damaged: total_shards {total_shards} is no multiple of world_size {world_size}"
+        )
     left = Stage(world_size, total_shards, saved.step)
     course = saved.course.change_world(saved.epoch, left, current["world_size"], current["total_shards"])
     return Place(saved.epoch, 0, course)

@@ -123,6 +123,7 @@ class CacheFolder:
                 time.sleep(_LOCK_POLL_SECONDS)
             yield
         finally:
+            fcntl.flock(handle, fcntl.LOCK_UN)  # also for a child that was forked meanwhile
             os.close(handle)
 
 
@@ -191,6 +192,7 @@ def lock_part(folder: CacheFolder, digest: str) -> Part | None:
     try:
         # A file that was renamed or removed since it was opened is no part any more, and must not be touched.
         if _try_lock(handle) and _is_at(handle, path):
+            os.ftruncate(handle, 0)  # what a killed job had reserved is no longer counted as taken
             return Part(folder, digest, handle)
     except BaseException:
         os.close(handle)

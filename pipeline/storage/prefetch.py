@@ -104,6 +104,9 @@ class Prefetcher:
     def _start_groups(self) -> None:
         while self._queue:
             group = self._queue[0]
+            # An utterance that comes twice is in two groups, and may have been started with the other one.
+            for key in [key for key in group if key in self._pieces]:
+                del group[key]
             if self._held + sum(key[2] for key in group) <= self._budget:
                 self._start(list(self._queue.popleft()))
                 continue

@@ -125,8 +125,10 @@ class TarFetcher:
     def _work(self) -> None:
         while True:
             with self._changed:
-                while not self._wanted:
-                    self._changed.wait()
+                if not self._wanted:
+                    # Others are started when there is more to do: a waiting one would keep a dropped loader alive.
+                    self._workers -= 1
+                    return
                 shard = next(iter(self._wanted))
                 del self._wanted[shard]
                 self._busy.add(shard)
