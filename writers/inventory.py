@@ -8,6 +8,7 @@ import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -73,25 +74,26 @@ class _Found:
 
 def _look_up(files: AudioRows) -> tuple[pa.Array, NDArray[np.int64], dict[int, str]]:
     """Return size and time of the last change of each file, and why a file can't be used, by its number."""
-    chunks = (
-        files.addresses(np.arange(start, min(start + _CHUNK, len(files)))) for start in range(0, len(files), _CHUNK)
-    )
     sizes: list[pa.Array] = []
-    changes = np.zeros(len(files), np.int64)
+    changes: list[NDArray[np.int64]] = []
     reasons: dict[int, str] = {}
     with ThreadPoolExecutor(_THREADS) as pool:
-        for number, results in enumerate(pool.map(_look_up_chunk, chunks)):
-            sizes.append(pa.array([None if isinstance(found, str) else found.size for found in results], pa.int64()))
-            for index, found in enumerate(results, number * _CHUNK):
-                if isinstance(found, str):
-                    reasons[index] = found
-                else:
-                    changes[index] = found.changed
-    return pa.chunked_array(sizes, pa.int64()).combine_chunks(), changes, reasons
+        # The pool runs ahead of this loop: what waits is two numbers a file, and no address.
+        for found in pool.map(partial(_look_up_run, files), range(0, len(files), _CHUNK)):
+            sizes.append(found[0])
+            changes.append(found[1])
+            reasons |= found[2]
+    return pa.concat_arrays(sizes), np.concatenate(changes), reasons
 
 
-def _look_up_chunk(uris: list[str]) -> list[_Found | str]:
-    return [_found_or_reason(uri) for uri in uris]
+def _look_up_run(files: AudioRows, start: int) -> tuple[pa.Array, NDArray[np.int64], dict[int, str]]:
+    uris = files.addresses(np.arange(start, min(start + _CHUNK, len(files))))
+    results = [_found_or_reason(uri) for uri in uris]
+    return (
+        pa.array([None if isinstance(found, str) else found.size for found in results], pa.int64()),
+        np.array([0 if isinstance(found, str) else found.changed for found in results], np.int64),
+        {number: found for number, found in enumerate(results, start) if isinstance(found, str)},
+    )
 
 
 def _found_or_reason(uri: str) -> _Found | str:
