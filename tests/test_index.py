@@ -11,7 +11,7 @@ import pytest
 from corpora import files_of
 from packed import Packed, keys_of, make_dataset
 from uttershard.pipeline import ShardSet
-from uttershard.pipeline.errors import ConfigError, DataError
+from uttershard.pipeline.errors import ConfigError, DataError, StorageError
 from uttershard.writers import IndexSummary, index_tars, pack, verify
 
 
@@ -213,6 +213,21 @@ def test_a_tar_that_is_not_the_one_of_the_manifest(broken: Packed) -> None:
     shutil.copyfile(broken.tar(0), broken.tar(1))
     with pytest.raises(DataError, match=r"shard-000001\.tar: not the tar that dataset\.json lists"):
         index(broken.address)
+
+
+def test_a_restart_without_a_cluster_keeps_what_was_done(broken: Packed, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise StorageError("no cluster")
+
+    shutil.copyfile(broken.tar(0), broken.tar(1))
+    with pytest.raises(DataError):
+        index(broken.address)
+    done = sorted((broken.address / ".uttershard/done").iterdir())
+    assert done
+    monkeypatch.setattr("uttershard.writers.index.start_cluster", fail)
+    with pytest.raises(StorageError, match="no cluster"):
+        index(broken.address)
+    assert sorted((broken.address / ".uttershard/done").iterdir()) == done
 
 
 def test_members_named_for_another_id(broken: Packed) -> None:

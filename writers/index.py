@@ -20,7 +20,7 @@ from .doubled_ids import refuse_doubled
 from .error_limits import ErrorLimits
 from .index_columns import find_columns
 from .index_request import Asked, IndexRequest, identity_of_tars, read_request
-from .index_tar import IndexedTar, IndexTask, index_tar
+from .index_tar import DONE_FOLDER, IndexedTar, IndexTask, index_tar
 from .listing import ListingBuilder, Refusal
 from .nemo_records import split_records
 from .progress import Progress, Silent
@@ -73,7 +73,8 @@ def index_tars(
 ) -> IndexSummary:
     """Write the sidecars and the manifest of shards that uttershard packed, or adopt those of another tool.
 
-    A run that was stopped, however it was, is continued by calling this again: tars that were done are not read again.
+    A run that was stopped, however it was, is continued by calling this again: tars that were done are not read again,
+    but for the headers and metadata, where `columns` are given.
 
     Args:
         tars: Tars in the order of the dataset, or one folder: its `dataset.json` says which, else all that are in it.
@@ -107,7 +108,8 @@ def index_tars(
         target = open_target(request.target, storage_options, WriteLimits())
         if JobRecords(target).exists():
             raise ConfigError(f"{target}: an unfinished pack is in it; finish that first (run the same command again)")
-        job = _Job(request, target, limits, listener, storage_options)
+        had_records = any(name.startswith(DONE_FOLDER) for name in target.names())
+        job = _Job(request, target, limits, listener, storage_options, may_go_on=had_records)
         with target.hold(lambda: job.may_go_on, listener), start_cluster(where, retries, listener) as running:
             return job.run(running)
 
@@ -121,8 +123,8 @@ class _Job:
     limits: ErrorLimits
     listener: Progress
     storage_options: StorageOptions | None = field(repr=False)
-    may_go_on: bool = False
-    """Whether there may be records that another run goes on from."""
+    may_go_on: bool
+    """Whether there may be records that another run goes on from: of this run, or of one before it."""
 
     def run(self, cluster: Cluster) -> IndexSummary:
         had_manifest = self.target.size(MANIFEST_NAME) is not None

@@ -26,6 +26,8 @@ from .targets.base import JOB_FOLDER, Target
 from .targets.limits import WriteLimits
 from .targets.opening import open_target
 
+DONE_FOLDER = f"{JOB_FOLDER}/done/"
+
 
 @dataclass(frozen=True)
 class IndexTask:
@@ -131,7 +133,7 @@ def _key_of(task: IndexTask, tar: TarInput, records: bytes | None) -> list[Any]:
 
 
 def _record_name(task: IndexTask) -> str:
-    return f"{JOB_FOLDER}/done/{task.number:06d}.json"
+    return f"{DONE_FOLDER}{task.number:06d}.json"
 
 
 def _read_done(target: Target, task: IndexTask, key: list[Any]) -> IndexedTar | None:
