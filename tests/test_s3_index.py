@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from uttershard.pipeline import ShardSet
 from uttershard.pipeline.errors import ConfigError, DataError, StorageError
 from uttershard.scripts.cli.app import app
-from uttershard.writers import index_tars, pack, verify
+from uttershard.writers import index_tars, merge, pack, verify
 from uttershard.writers.cluster import ClusterSettings
 from uttershard.writers.progress import Silent
 
@@ -100,6 +100,19 @@ def test_elsewhere(s3: S3Server, tars: Path, address: str, tmp_path: Path, remot
     listed = ShardSet.open(out, s3.options()).manifest.shards
     assert [shard.tar for shard in listed] == [f"{address}/train-{shard:04d}.tar" for shard in range(3)]
     check(out, s3.options())
+
+
+def test_merging_into_the_store_takes_local_sidecars_along(s3: S3Server, address: str, tmp_path: Path) -> None:
+    options = s3.options()
+    parts = [str(tmp_path / name) for name in ("first", "second")]
+    for shard, part in enumerate(parts):
+        index(f"{address}/train-{shard:04d}.tar", out=part, storage_options=options)
+    assert merge(parts, f"{address}-merged", storage_options=options).sidecars_written == 2
+    merged = ShardSet.open(f"{address}-merged", options)
+    assert [merged.sidecar_address(shard) for shard in range(2)] == [
+        f"{address}-merged/shard-{shard:06d}.parquet" for shard in range(2)
+    ]
+    assert verify(merged.address, deep=True, storage_options=options).ok
 
 
 def test_local_tars_into_a_store(s3: S3Server, tars: Path) -> None:

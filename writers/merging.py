@@ -1,6 +1,7 @@
 """`merge`: several datasets as one; their tars stay where they are, sidecars are only written anew where they must be.
 
-A sidecar must be written anew if the datasets have different metadata columns, or if ids get a prefix.
+A sidecar must be written anew if the datasets have different metadata columns, if ids get a prefix, or if it is on this
+machine only and the result is in a store.
 """
 
 from collections.abc import Mapping, Sequence
@@ -84,7 +85,8 @@ def merge(
             for part, prefix in zip(opened, chosen, strict=True):
                 for shard, entry in enumerate(part.manifest.shards):
                     pointed = _pointing(part, shard)
-                    if prefix or part.manifest.columns != columns:
+                    is_stranded = local_path(out) is None and local_path(part.sidecar_address(shard)) is not None
+                    if prefix or part.manifest.columns != columns or is_stranded:
                         name = shard_names(len(entries))[1]
                         pointed = _with_new_sidecar(part, shard, columns, prefix, name, target)
                         written += 1
