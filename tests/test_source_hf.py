@@ -15,7 +15,7 @@ from corpora import RATE, noise, read_errors, write_audio
 from s3_server import ACCESS, BUCKET, SECRET, S3Server
 from source_checks import assert_samples, list_corpus, rows_of
 from test_adopt import loaded
-from uttershard.pipeline.errors import ConfigError
+from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.writers import audio_files, pack
 from uttershard.writers.cluster import ClusterSettings
 
@@ -187,6 +187,40 @@ def test_a_row_group_is_read_once_a_shard(tmp_path: Path) -> None:
     found = loaded(tmp_path / "out")
     for row in range(rows):
         np.testing.assert_array_equal(found[str(row)][0], noise(0.1, row) / np.float32(32768))
+
+
+def test_a_damaged_row_group_costs_its_own_rows_only(tmp_path: Path) -> None:
+    values = [{"bytes": encoded(row), "path": f"{row}.flac"} for row in range(6)]
+    table = pa.table({"audio": pa.array(values, AUDIO)})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=2, compression="snappy", use_dictionary=False)
+    whole = (tmp_path / "t.parquet").read_bytes()
+    columns = pq.read_metadata(tmp_path / "t.parquet").row_group(1)
+
+    def damage(column: int) -> None:
+        data, about = bytearray(whole), columns.column(column)
+        end = about.data_page_offset + about.total_compressed_size
+        for place in range(about.data_page_offset, end):
+            data[place] ^= 0xFF
+        (tmp_path / "t.parquet").write_bytes(data)
+
+    damage(0)
+    summary = pack(tmp_path / "t.parquet", tmp_path / "out", max_errors=2, cluster=HERE, shards=2)
+    assert (summary.utterances, summary.refused) == (4, 2)
+    errors = {error["key"]: error["reason"] for error in read_errors(tmp_path / "out")}
+    assert errors.keys() == {"2", "3"}
+    assert all(f"row group 1 of {tmp_path / 't.parquet'} is damaged" in reason for reason in errors.values())
+    damage(1)
+    with pytest.raises(DataError, match=r"t\.parquet: row group 1 is damaged .*: download it again"):
+        list_corpus(tmp_path / "t.parquet")
+
+
+def test_without_statistics_the_rows_say_where_their_audio_is(tmp_path: Path) -> None:
+    write_audio(tmp_path / "p.wav", 0.1, seed=1)
+    values = [{"bytes": encoded(0), "path": "b.flac"}, {"bytes": None, "path": "p.wav"}]
+    pq.write_table(pa.table({"audio": pa.array(values, AUDIO)}), tmp_path / "t.parquet", write_statistics=False)
+    rows = rows_of(list_corpus(tmp_path / "t.parquet"))
+    assert_samples(rows["b"], noise(0.1, 0))
+    assert_samples(rows["p"], noise(0.1, 1))
 
 
 def test_in_a_store(written: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,14 @@ def raise_if_it_may_come_back(error: AudioError | OSError, uri: str) -> None:
         ) from error
 
 
+def is_damage(error: OSError | pa.ArrowInvalid) -> bool:
+    """Tell bytes that Arrow can't decode from bytes that can't be read: it has an OSError without errno for the first.
+
+    What the file under it raises passes through Arrow as it is, with its number or as a class of its own.
+    """
+    return isinstance(error, pa.ArrowInvalid) or (type(error) is OSError and error.errno is None)
+
+
 def with_address(reason: str, uri: str) -> str:
     """Add the file to a reason that does not name it: "empty file" alone helps nobody."""
     return reason if uri in reason or uri.startswith(PIPE) else f"{reason} ({uri})"
@@ -158,8 +166,15 @@ def _gzip_stream(address: str, stamp: tuple[int, int]) -> SeekableGzip:
 @lru_cache(maxsize=1)
 def _row_group(address: str, stamp: tuple[int, int], group: int, column: str) -> pa.ChunkedArray:
     """Keep the row group read last: values are read in the order of their groups."""
-    with open_address(address) as file, pq.ParquetFile(file) as parquet:
-        table = parquet.read_row_group(group, columns=[column], use_threads=False)
+    with open_address(address) as file:
+        try:
+            with pq.ParquetFile(file) as parquet:
+                table = parquet.read_row_group(group, columns=[column], use_threads=False)
+        except (OSError, pa.ArrowInvalid) as error:
+            if not is_damage(error):
+                raise
+            reason = " ".join(str(error).split())  # Arrow's has several lines
+            raise AudioError(f"row group {group} of {address} is damaged ({reason})") from error
     values = table.column(0)
     for name in column.split(".")[1:]:
         values = pa.chunked_array([chunk.field(name) for chunk in values.chunks])

@@ -28,6 +28,7 @@ from uttershard.pipeline.dataset.files import local_path
 from uttershard.pipeline.errors import ConfigError, DataError
 
 from ..archives import open_file
+from ..audio_files import is_damage
 from ..corpus_path import CorpusPath, corpus_path, files_below, read_path
 from ..listing import Listing, ListingBuilder, encode_metadata
 from ..locators import cell_uri, range_uri
@@ -161,15 +162,23 @@ def _list_parquet(source: HfSource, builder: ListingBuilder, file: str) -> None:
     with open_file(file) as opened:
         try:
             parquet = pq.ParquetFile(opened)
-        except pa.ArrowInvalid as error:
+        except (OSError, pa.ArrowInvalid) as error:
+            if not is_damage(error):
+                raise
             raise DataError(f"{file}: not a Parquet file ({error})") from error
         columns = _Columns.find(source, parquet.schema_arrow, file)
         first = 0
         for group in range(parquet.num_row_groups):
             wanted = [*columns.small, *([f"{columns.audio}.{_PATH}"] if columns.has_path else [])]
-            rows = parquet.read_row_group(group, columns=wanted, use_threads=False)
             count = parquet.metadata.row_group(group).num_rows
-            has_bytes = _has_bytes(parquet, group, columns)
+            try:
+                rows = parquet.read_row_group(group, columns=wanted, use_threads=False)
+                has_bytes = _has_bytes(parquet, group, columns)
+            except (OSError, pa.ArrowInvalid) as error:
+                if not is_damage(error):
+                    raise
+                reason = " ".join(str(error).split())  # Arrow's has several lines
+                raise DataError(f"{file}: row group {group} is damaged ({reason}): download it again") from error
             paths = _paths(rows[columns.audio].combine_chunks()) if columns.has_path else [None] * count
             for row, record in enumerate(_records(rows, columns, count)):
                 uri = cell_uri(file, group, row, f"{columns.audio}.{_BYTES}") if has_bytes[row] else None
@@ -360,10 +369,11 @@ def _has_bytes(parquet: pq.ParquetFile, group: int, columns: _Columns) -> list[b
     if chunk is None:
         return [False] * about.num_rows
     statistics = chunk.statistics
-    if statistics is None or not statistics.has_null_count or statistics.null_count == 0:
-        return [True] * about.num_rows
-    if statistics.null_count == about.num_rows:
-        return [False] * about.num_rows
+    if statistics is not None and statistics.has_null_count:
+        if statistics.null_count == 0:
+            return [True] * about.num_rows
+        if statistics.null_count == about.num_rows:
+            return [False] * about.num_rows
     values = parquet.read_row_group(group, columns=[name], use_threads=False)[columns.audio].combine_chunks()
     valid: list[bool] = values.field(_BYTES).is_valid().to_pylist()
     return valid
