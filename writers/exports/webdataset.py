@@ -7,7 +7,7 @@ from uttershard.pipeline.dataset.digest import FileDigest, is_of_bytes
 from uttershard.pipeline.dataset.files import local_path
 from uttershard.pipeline.dataset.manifest import shard_names
 from uttershard.pipeline.dataset.shardset import ShardSet
-from uttershard.pipeline.errors import DataError
+from uttershard.pipeline.errors import DataError, StorageError
 from uttershard.pipeline.remote.store import Store
 from uttershard.pipeline.storage.coalesce import pieces
 
@@ -39,10 +39,14 @@ def write_webdataset(dataset: ShardSet, tars: Sequence[str], out: Path, *, extra
 
 def _copy(dataset: ShardSet, shard: int, copy: Path) -> None:
     entry, running = dataset.manifest.shards[shard], FileDigest()
-    with storage_errors(copy), copy.open("wb") as target:
-        for piece in _read(dataset, shard):
-            running.update(piece)
-            target.write(piece)
+    try:
+        with storage_errors(copy), copy.open("wb") as target:
+            for piece in _read(dataset, shard):
+                running.update(piece)
+                target.write(piece)
+    except BaseException:
+        copy.unlink(missing_ok=True)  # else half a copy is in the way of the next try
+        raise
     if is_of_bytes(entry.tar_digest) and running.text() != entry.tar_digest:
         copy.unlink()
         raise DataError(
@@ -60,6 +64,9 @@ def _read(dataset: ShardSet, shard: int) -> Iterator[bytes | memoryview]:
         for start, stop in pieces(size):
             yield from store.read_chunks(address, start, stop, size)
         return
-    with Path(path).open("rb") as source:
-        while piece := source.read(_COPY_BYTES):
-            yield piece
+    try:
+        with Path(path).open("rb") as source:
+            while piece := source.read(_COPY_BYTES):
+                yield piece
+    except OSError as error:
+        raise StorageError(f"{path}: could not be read ({error.strerror or error})") from error
