@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import typer
 from corpora import files_of, jsonl_corpus, read_errors
@@ -138,6 +139,27 @@ def test_ctrl_c_once(corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path
     assert not list((target / ".uttershard" / "tmp").iterdir())
     summary = pack(corpus, target, workers=2, **SETTINGS)
     assert kept <= summary.kept_shards < SHARDS
+    assert files_of(target) == undisturbed
+
+
+def test_ctrl_c_while_workers_start(corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    command = [str(Path(sys.executable).with_name("uttershard")), "pack", str(corpus), str(target), "--workers", "2"]
+    command += ["--codec", "opus", "--shards", str(SHARDS)]
+    client = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not (starting := psutil.Process(client.pid).children(recursive=True)):
+        assert client.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    os.killpg(client.pid, signal.SIGINT)
+    _, errors = client.communicate(timeout=LIMIT_SECONDS)
+    assert client.returncode == 130
+    assert "Run the same command again to go on" in errors
+    assert "Traceback" not in errors
+    _, alive = psutil.wait_procs(starting, timeout=LIMIT_SECONDS)
+    assert not alive
+    pack(corpus, target, workers=2, **SETTINGS)
     assert files_of(target) == undisturbed
 
 

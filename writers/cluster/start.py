@@ -5,6 +5,7 @@ import itertools
 import logging
 import math
 import os
+import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -68,11 +69,28 @@ def _launched(settings: ClusterSettings) -> Iterator[Any]:
     if settings.is_address:
         yield settings.env
         return
+    # Ctrl-C in a terminal reaches local workers, too, and it is this process that ends them, in order: from their first
+    # moment on they hold it off, as they inherit from the thread that starts them.
+    held = {signal.SIGINT} if settings.env == "local" else set()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    try:
+        cluster = _launch(settings)
+    except BaseException:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        raise
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # if it was pressed meanwhile, it is raised here
+        yield cluster
+    finally:
+        _close(cluster, settings)
+
+
+def _launch(settings: ClusterSettings) -> Any:
     start: Callable[[ClusterSettings], Any] = {"local": _local, "ssh": _ssh, "kubernetes": _kubernetes}.get(
         settings.env, _job_queue
     )
     try:
-        cluster = start(settings)
+        return start(settings)
     except (TypeError, ValueError) as error:
         given = f" (options: {dict(settings.options)!r})" if settings.options else ""
         raise ConfigError(f"cluster {settings.env!r}: {error}{given}") from error
@@ -81,15 +99,15 @@ def _launched(settings: ClusterSettings) -> Iterator[Any]:
             f"cluster {settings.env!r} could not be started: {_why(error)}. What is finished is kept: mend the cause, "
             "or, if a worker was killed as it started, just run the same command again"
         ) from error
+
+
+def _close(cluster: Any, settings: ClusterSettings) -> None:
     try:
-        yield cluster
-    finally:
-        try:
-            cluster.close(timeout=_CLOSE_SECONDS)
-        except TimeoutError:
-            where = "its queue" if settings.env in JOB_QUEUES else "its processes"
-            message = f"workers of {settings.env} are not gone after {_CLOSE_SECONDS} s: look into {where}"
-            warnings.warn(message, stacklevel=2)
+        cluster.close(timeout=_CLOSE_SECONDS)
+    except TimeoutError:
+        where = "its queue" if settings.env in JOB_QUEUES else "its processes"
+        message = f"workers of {settings.env} are not gone after {_CLOSE_SECONDS} s: look into {where}"
+        warnings.warn(message, stacklevel=2)
 
 
 def _why(error: BaseException) -> str:
