@@ -16,9 +16,10 @@ from fault_proxy import FaultProxy
 from s3_server import ACCESS, BUCKET, SECRET, S3Server
 from typer.testing import CliRunner
 from uttershard.pipeline import ShardLoader, ShardSet
-from uttershard.pipeline.errors import ConfigError, DataError
+from uttershard.pipeline.errors import ConfigError, DataError, StorageError
 from uttershard.scripts.cli.app import app
 from uttershard.writers import index_tars, verify
+from uttershard.writers.doubled_ids import refuse_doubled
 
 
 def encoded(seed: int, kind: str = "FLAC", seconds: float = 0.2) -> bytes:
@@ -142,6 +143,30 @@ def test_ids_that_all_count_from_zero(tmp_path: Path) -> None:
     assert not (tmp_path / "errors.jsonl").exists()
     assert_noise(found["train-0002/000003"][0], 3)
     assert verify(str(tmp_path)).ok
+
+
+def test_a_dataset_that_is_indexed_again_can_be_read_until_the_last_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(*arguments: Any) -> list[Any]:
+        assert {name: data for name, data in files_of(tmp_path).items() if name in before} == before
+        return refuse_doubled(*arguments)
+
+    def stop(_: object) -> bytes:
+        raise StorageError("stopped")
+
+    webdataset_tars(tmp_path, restart=True)
+    index_tars([str(tmp_path)], max_errors=8, workers=1)
+    before = files_of(tmp_path)
+    assert index_tars([str(tmp_path)], max_errors=8, workers=1).changed == ()
+    with monkeypatch.context() as patch, pytest.raises(StorageError, match="stopped"):
+        patch.setattr("uttershard.writers.index.refuse_doubled", look)  # all tars are read then
+        patch.setattr("uttershard.writers.index.encode_manifest", stop)
+        index_tars([str(tmp_path)], unique_ids=True, workers=1)
+    with pytest.raises(DataError, match="rebuild it with `uttershard index`"):
+        ShardSet.open(tmp_path).index()
+    assert index_tars([str(tmp_path)], unique_ids=True, workers=1).utterances == len(loaded(tmp_path)) == 12
+    assert not (tmp_path / ".uttershard").exists()
 
 
 def test_wenet(tmp_path: Path) -> None:

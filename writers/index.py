@@ -7,6 +7,7 @@ request -> columns -> a task for each tar -> doubled ids -> errors.jsonl -> mani
 """
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 
 from uttershard.pipeline.dataset.digest import digest_of_digests
@@ -20,7 +21,7 @@ from .doubled_ids import refuse_doubled
 from .error_limits import ErrorLimits
 from .index_columns import find_columns
 from .index_request import Asked, IndexRequest, identity_of_tars, read_request
-from .index_tar import DONE_FOLDER, IndexedTar, IndexTask, index_tar
+from .index_tar import DONE_FOLDER, IndexedTar, IndexTask, index_tar, read_sidecar
 from .listing import ListingBuilder, Refusal
 from .nemo_records import split_records
 from .progress import Progress, Silent
@@ -32,6 +33,7 @@ from .targets.limits import WriteLimits
 from .targets.opening import open_target
 
 _RETRIES = 5
+_WRITERS = 16
 
 
 @dataclass(frozen=True)
@@ -129,11 +131,11 @@ class _Job:
     def run(self, cluster: Cluster) -> IndexSummary:
         had_manifest = self.target.size(MANIFEST_NAME) is not None
         refused: list[Refusal] = []
-        tasks = self._tasks(cluster, refused)
+        tasks = self._tasks(cluster, refused, had_manifest=had_manifest)
         self.may_go_on = True
         indexed = self._index(tasks, cluster)
         if self.request.rules is not None:
-            indexed = refuse_doubled(self.target, indexed)
+            indexed = refuse_doubled(self.target, tasks, indexed)
         refused += [refusal for tar in indexed for refusal in tar.refused]
         manifest = self._manifest(indexed, tasks[0].columns)
         quarantine = Quarantine(self.target, self.limits, manifest.utterances + len(refused))
@@ -141,6 +143,7 @@ class _Job:
         if self.request.rules is not None and not manifest.utterances:
             raise DataError(f"no utterance in {len(tasks)} tars: all {len(refused)} samples were refused")
         quarantine.write()
+        self._put_in_place(tasks, indexed)
         self._commit(manifest, had_manifest=had_manifest)
         return IndexSummary(
             dataset=str(self.target),
@@ -154,7 +157,7 @@ class _Job:
             fetched_bytes=sum(tar.fetched_bytes for tar in indexed),
         )
 
-    def _tasks(self, cluster: Cluster, refused: list[Refusal]) -> list[IndexTask]:
+    def _tasks(self, cluster: Cluster, refused: list[Refusal], *, had_manifest: bool) -> list[IndexTask]:
         """Return a task for each tar; what NeMo's manifests have that is no record is refused."""
         request = self.request
         about: dict[int, bytes] = {}
@@ -175,6 +178,7 @@ class _Job:
                 tar=tar,
                 listed=request.listed(number),
                 sidecar=request.sidecars[number],
+                written_as=f"{JOB_FOLDER}/{number:06d}.parquet" if had_manifest else request.sidecars[number],
                 columns=columns,
                 rules=request.rules,
                 fingerprint=None if request.known is None else request.known.fingerprint,
@@ -234,6 +238,16 @@ class _Job:
         else:
             identity = known.identity or identity_of_tars(digests, known.fingerprint)
         return Manifest(entries, dict(columns), identity)
+
+    def _put_in_place(self, tasks: Sequence[IndexTask], indexed: Sequence[IndexedTar]) -> None:
+        """Replace the sidecars of the dataset that was here: up to now it could be read."""
+
+        def put(task: IndexTask) -> None:
+            self.target.put(task.sidecar, read_sidecar(self.target, task.written_as))
+
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            moved = [t for t, tar in zip(tasks, indexed, strict=True) if tar.found_as(t) != t.sidecar]
+            list(pool.map(put, moved))
 
     def _commit(self, manifest: Manifest, *, had_manifest: bool) -> None:
         try:

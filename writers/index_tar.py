@@ -41,6 +41,8 @@ class IndexTask:
     """The same as the manifest lists it."""
     sidecar: str
     """Its name."""
+    written_as: str
+    """The name of a new one until the end of the job: its own, or one in the job's folder if a manifest lists it."""
     columns: Mapping[str, str]
     rules: AdoptRules | None
     """None for a tar of ours."""
@@ -65,6 +67,10 @@ class IndexedTar:
     notes: tuple[str, ...] = ()
     fetched_bytes: int = 0
     """Read of a tar in a store, by this run."""
+
+    def found_as(self, task: IndexTask) -> str:
+        """Return the name that its sidecar has until the end of the job."""
+        return task.written_as if self.is_new else task.sidecar
 
 
 def index_tar(task: IndexTask) -> IndexedTar:
@@ -106,6 +112,22 @@ def make_entry(listed: str, sidecar: str, info: SidecarInfo, data: bytes, table:
     )
 
 
+def write_sidecar(target: Target, task: IndexTask, data: bytes) -> bool:
+    """Put a sidecar where it is until the end of the job, unless it is in its place already; say whether it is not."""
+    is_new = target.read(task.sidecar) != data
+    if is_new:
+        target.put(task.written_as, data)
+    return is_new
+
+
+def read_sidecar(target: Target, name: str) -> bytes:
+    """Read a sidecar of this job."""
+    data = target.read(name)
+    if data is None:
+        raise DataError(f"{target.where(name)}: was removed while indexing; run the same command again")
+    return data
+
+
 def _read(task: IndexTask, tar: TarInput, records: bytes | None) -> TarRows:
     try:
         if task.rules is None:
@@ -119,11 +141,9 @@ def _read(task: IndexTask, tar: TarInput, records: bytes | None) -> TarRows:
 def _write(target: Target, task: IndexTask, tar: TarInput, rows: TarRows) -> IndexedTar:
     info = SidecarInfo(tar.size, rows.digest, task.fingerprint or rows.digest, naming=rows.naming)
     data = encode_sidecar(rows.table, info)
-    is_new = target.read(task.sidecar) != data
-    if is_new:
-        target.put(task.sidecar, data)
     entry = make_entry(task.listed, task.sidecar, info, data, rows.table)
-    return IndexedTar(entry, rows.refused, is_new, tuple(f"{task.tar}: {note}" for note in rows.notes))
+    notes = tuple(f"{task.tar}: {note}" for note in rows.notes)
+    return IndexedTar(entry, rows.refused, write_sidecar(target, task, data), notes)
 
 
 def _key_of(task: IndexTask, tar: TarInput, records: bytes | None) -> list[Any]:
@@ -149,4 +169,4 @@ def _read_done(target: Target, task: IndexTask, key: list[Any]) -> IndexedTar | 
         done = IndexedTar(entry, refused, bool(body["is_new"]), tuple(body["notes"]))
     except (ValueError, KeyError, TypeError):
         return None  # cut, or of something else: indexed again
-    return done if digest_bytes(target.read(task.sidecar) or b"") == entry.sidecar_digest else None
+    return done if digest_bytes(target.read(done.found_as(task)) or b"") == entry.sidecar_digest else None
