@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -143,6 +144,24 @@ def test_ids_that_all_count_from_zero(tmp_path: Path) -> None:
     assert not (tmp_path / "errors.jsonl").exists()
     assert_noise(found["train-0002/000003"][0], 3)
     assert verify(str(tmp_path)).ok
+
+
+def test_a_restart_reads_no_tar_that_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise StorageError("stopped")
+
+    paths = webdataset_tars(tmp_path)
+    with monkeypatch.context() as patch, pytest.raises(StorageError, match="stopped"):
+        patch.setattr("uttershard.writers.index.refuse_doubled", stop)
+        index_tars([str(tmp_path)], columns=("speaker",), workers=1)
+    for path in paths:
+        about = path.stat()
+        path.write_bytes(bytes(about.st_size))  # nothing could be read of it
+        os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+    summary = index_tars([str(tmp_path)], columns=("speaker",), workers=1)
+    assert (summary.utterances, summary.refused) == (12, 0)
+    assert ShardSet.open(tmp_path).manifest.columns == {"speaker": "string"}
+    assert not (tmp_path / ".uttershard").exists()
 
 
 def test_a_dataset_that_is_indexed_again_can_be_read_until_the_last_step(

@@ -20,8 +20,9 @@ from .cluster import Cluster, ClusterSettings, cluster_settings, start_cluster
 from .doubled_ids import refuse_doubled
 from .error_limits import ErrorLimits
 from .index_columns import find_columns
+from .index_records import COLUMNS, DONE
 from .index_request import Asked, IndexRequest, identity_of_tars, read_request
-from .index_tar import DONE_FOLDER, IndexedTar, IndexTask, index_tar, read_sidecar
+from .index_tar import IndexedTar, IndexTask, index_tar, read_sidecar
 from .listing import ListingBuilder, Refusal
 from .nemo_records import split_records
 from .progress import Progress, Silent
@@ -75,8 +76,7 @@ def index_tars(
 ) -> IndexSummary:
     """Write the sidecars and the manifest of shards that uttershard packed, or adopt those of another tool.
 
-    A run that was stopped, however it was, is continued by calling this again: tars that were done are not read again,
-    but for the headers and metadata, where `columns` are given.
+    A run that was stopped, however it was, is continued by calling this again: tars that were done are not read again.
 
     Args:
         tars: Tars in the order of the dataset, or one folder: its `dataset.json` says which, else all that are in it.
@@ -110,7 +110,7 @@ def index_tars(
         target = open_target(request.target, storage_options, WriteLimits())
         if JobRecords(target).exists():
             raise ConfigError(f"{target}: an unfinished pack is in it; finish that first (run the same command again)")
-        had_records = any(name.startswith(DONE_FOLDER) for name in target.names())
+        had_records = any(name.startswith((DONE, COLUMNS)) for name in target.names())
         job = _Job(request, target, limits, listener, storage_options, may_go_on=had_records)
         with target.hold(lambda: job.may_go_on, listener), start_cluster(where, retries, listener) as running:
             return job.run(running)
@@ -131,7 +131,12 @@ class _Job:
     def run(self, cluster: Cluster) -> IndexSummary:
         had_manifest = self.target.size(MANIFEST_NAME) is not None
         refused: list[Refusal] = []
-        tasks = self._tasks(cluster, refused, had_manifest=had_manifest)
+        try:
+            tasks = self._tasks(cluster, refused, had_manifest=had_manifest)
+        except BaseException as error:
+            # What was found of columns is kept, but for an answer to a name that is wrong.
+            self.may_go_on |= bool(self.request.columns) and not isinstance(error, ConfigError)
+            raise
         self.may_go_on = True
         indexed = self._index(tasks, cluster)
         if self.request.rules is not None:

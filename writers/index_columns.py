@@ -15,14 +15,19 @@ from uttershard.pipeline.reading.spans import TEXT_COLUMN
 from .cluster import Cluster
 from .columns import infer_columns
 from .foreign import group_members, read_texts
+from .index_records import COLUMNS, read_record, record_key, write_record
 from .index_request import IndexRequest
 from .nemo_records import TarRecords
 from .tar_files import walk_tar_file
-from .tar_input import open_tar
+from .tar_input import TarInput, open_tar
+from .targets.limits import WriteLimits
+from .targets.opening import open_target
 
 
 @dataclass(frozen=True)
 class _Task:
+    target: str
+    number: int
     tar: str
     columns: tuple[str, ...]
     naming: str
@@ -53,13 +58,31 @@ def find_columns(
     if not wanted:
         return text
     naming = "webdataset" if rules is None else rules.naming
-    tasks = [_Task(tar, wanted, naming, records.get(number), options) for number, tar in enumerate(request.tars)]
+    tasks = [
+        _Task(request.target, number, tar, wanted, naming, records.get(number), options)
+        for number, tar in enumerate(request.tars)
+    ]
     found = [value for _, values in cluster.run(_metadata, tasks) for value in values]
     return {**infer_columns(pa.chunked_array([pa.array(found, pa.string())]), wanted), **text}
 
 
 def _metadata(task: _Task) -> list[str]:
-    """Return the distinct values of some metadata fields in a tar, as JSON objects that have the others as null."""
+    """Return the distinct values of some metadata fields in a tar, as JSON objects that have the others as null.
+
+    They are kept, and not looked for again by a later run.
+    """
+    target, name = open_target(task.target, task.storage_options, WriteLimits()), f"{COLUMNS}{task.number:06d}.json"
+    with open_tar(task.tar, task.storage_options, whole=False) as tar:
+        key = record_key(tar, task.records, task.naming, list(task.columns))
+        record = read_record(target, name, key)
+        if record is None:
+            record = {"values": _find(task, tar)}
+            write_record(target, name, key, record)
+        values: list[str] = record["values"]
+        return values
+
+
+def _find(task: _Task, tar: TarInput) -> list[str]:
     found: dict[str, None] = {}
 
     def note(metadata: Mapping[str, Any]) -> None:
@@ -68,15 +91,14 @@ def _metadata(task: _Task) -> list[str]:
 
     for fields in TarRecords.parse(task.records).fields() if task.records is not None else ():
         note(fields)
-    with open_tar(task.tar, task.storage_options, whole=False) as tar:
-        try:
-            for group in group_members(walk_tar_file(tar.file, tar.size, note=lambda _: None), task.naming):
-                try:
-                    note(read_metadata(read_texts(tar.file, group)))
-                except TarError:
-                    raise
-                except DataError:
-                    continue  # refused, with its reason, when the tar is indexed
-        except TarError as error:
-            raise DataError(f"{task.tar}: {error}") from error
+    try:
+        for group in group_members(walk_tar_file(tar.file, tar.size, note=lambda _: None), task.naming):
+            try:
+                note(read_metadata(read_texts(tar.file, group)))
+            except TarError:
+                raise
+            except DataError:
+                continue  # refused, with its reason, when the tar is indexed
+    except TarError as error:
+        raise DataError(f"{task.tar}: {error}") from error
     return list(found)

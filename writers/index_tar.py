@@ -1,9 +1,5 @@
-"""One task of `index`: the sidecar of one tar and a record of it, or finding that both are there already.
+"""One task of `index`: the sidecar of one tar and a record of it, or finding that both are there already."""
 
-A record is of this very tar (size, time or ETag), read in this way; it is what a later run goes on from.
-"""
-
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -17,16 +13,15 @@ from uttershard.pipeline.dataset.tar import TarError
 from uttershard.pipeline.errors import DataError
 
 from .adopt import AdoptRules, read_foreign
+from .index_records import DONE, read_record, record_key, write_record
 from .listing import Refusal
 from .nemo_records import TarRecords
 from .own_tar import read_own
 from .tar_input import TarInput, open_tar
 from .tar_rows import TarRows
-from .targets.base import JOB_FOLDER, Target
+from .targets.base import Target
 from .targets.limits import WriteLimits
 from .targets.opening import open_target
-
-DONE_FOLDER = f"{JOB_FOLDER}/done/"
 
 
 @dataclass(frozen=True)
@@ -82,14 +77,15 @@ def index_tar(task: IndexTask) -> IndexedTar:
     target = open_target(task.target, task.storage_options, WriteLimits())
     records = None if task.records is None else target.read(task.records) or b""
     with open_tar(task.tar, task.storage_options, whole=task.rules is None or task.rules.checksums) as tar:
-        key = _key_of(task, tar, records)
+        rules = None if task.rules is None else asdict(task.rules)
+        key = record_key(tar, records, task.sidecar, dict(task.columns), task.fingerprint, rules)
         done = _read_done(target, task, key)
         if done is not None:
             return done
         rows = _read(task, tar, records)
         indexed = _write(target, task, tar, rows)
-        record = {"key": key, **asdict(indexed), "refused": [refusal._asdict() for refusal in indexed.refused]}
-        target.put(_record_name(task), json.dumps(record, ensure_ascii=False).encode("utf-8"))
+        refused = [refusal._asdict() for refusal in indexed.refused]
+        write_record(target, _record_name(task), key, {**asdict(indexed), "refused": refused})
         return replace(indexed, fetched_bytes=tar.fetched_bytes())
 
 
@@ -146,27 +142,18 @@ def _write(target: Target, task: IndexTask, tar: TarInput, rows: TarRows) -> Ind
     return IndexedTar(entry, rows.refused, write_sidecar(target, task, data), notes)
 
 
-def _key_of(task: IndexTask, tar: TarInput, records: bytes | None) -> list[Any]:
-    rules = None if task.rules is None else asdict(task.rules)
-    about = None if records is None else digest_bytes(records)
-    return [task.tar, task.sidecar, tar.size, tar.version, dict(task.columns), task.fingerprint, rules, about]
-
-
 def _record_name(task: IndexTask) -> str:
-    return f"{DONE_FOLDER}{task.number:06d}.json"
+    return f"{DONE}{task.number:06d}.json"
 
 
 def _read_done(target: Target, task: IndexTask, key: list[Any]) -> IndexedTar | None:
-    data = target.read(_record_name(task))
-    if data is None:
+    body = read_record(target, _record_name(task), key)
+    if body is None:
         return None
     try:
-        body = json.loads(data)
-        if body.pop("key") != key:
-            return None
         entry = ShardEntry(**body.pop("entry"))
         refused = tuple(Refusal(**refusal) for refusal in body.pop("refused"))
         done = IndexedTar(entry, refused, bool(body["is_new"]), tuple(body["notes"]))
-    except (ValueError, KeyError, TypeError):
-        return None  # cut, or of something else: indexed again
+    except (KeyError, TypeError):
+        return None  # of something else: indexed again
     return done if digest_bytes(target.read(done.found_as(task)) or b"") == entry.sidecar_digest else None

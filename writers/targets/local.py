@@ -87,12 +87,12 @@ class LocalTarget:
         return (self.path / name).open("rb")
 
     def names(self) -> list[str]:
-        """List the folder, and the records of finished shards."""
+        """List the folder, and the records of a job."""
         if not self.path.exists():
             return []
         with storage_errors(self.path):
             names = [path.name for path in self.path.iterdir() if path.name != JOB_FOLDER]
-            records = (self._job.path / "done").glob("*.json")
+            records = self._job.path.rglob("*.json")
             return names + [str(record.relative_to(self.path)) for record in records]
 
     def size(self, name: str) -> int | None:
