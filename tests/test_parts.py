@@ -3,6 +3,7 @@
 import gzip
 import json
 import pickle
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from test_source_tars import encoded, wenet_shard
 from uttershard.pipeline.errors import DataError
 from uttershard.writers import pack, parts
 from uttershard.writers.parts import MANY, each, run_parts_by
+from uttershard.writers.progress import Silent
 from uttershard.writers.sources import Source, open_source
 
 COUNT = MANY + 1
@@ -101,6 +103,23 @@ def test_the_same_as_in_the_client(tmp_path: Path, kind: str) -> None:
     assert len(here) >= COUNT
     assert there.utterances.equals(here.utterances)
     assert (there.refused, there.root, there.searched) == (here.refused, here.root, here.searched)
+
+
+def test_a_tar_without_end_mark_is_told_by_the_job(tmp_path: Path) -> None:
+    class Notes(Silent):
+        def note(self, message: str) -> None:
+            notes.append(message)
+
+    notes: list[str] = []
+    (tmp_path / "corpus").mkdir()
+    webdataset(tmp_path / "corpus")
+    tar = tmp_path / "corpus/train-05.tar"
+    with tarfile.open(tar) as members:
+        end = members.getmembers()[-1]
+    tar.write_bytes(tar.read_bytes()[: end.offset_data + -(-end.size // 512) * 512])
+    pack(tmp_path / "corpus", tmp_path / "out", from_="webdataset", workers=1, max_errors=5, progress=Notes())
+    assert [note for note in notes if note.startswith(f"{tar}: ") and "without a whole end mark" in note] == notes
+    assert len(notes) == 1
 
 
 def test_few_parts_start_no_workers() -> None:

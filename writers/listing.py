@@ -76,6 +76,8 @@ class Listing:
     changes: str = ""
     """Digest of when each local audio file was last changed (`take_inventory`). No part of the fingerprint: a corpus
     that was copied gives the same dataset."""
+    notes: list[str] = field(default_factory=list)
+    """What a person should know of the corpus; workers list it, and have nobody to tell."""
 
     def __len__(self) -> int:
         return int(self.utterances.num_rows)
@@ -100,6 +102,7 @@ class ListingBuilder:
     """Takes utterances one by one and makes the table."""
 
     refused: list[Refusal] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     _joined: list[pa.RecordBatch] = field(default_factory=list)
     _batches: list[pa.RecordBatch] = field(default_factory=list)
     _rows: list[tuple[Any, ...]] = field(default_factory=list)
@@ -151,9 +154,10 @@ class ListingBuilder:
             self._append(batch.columns)
 
     def extend(self, part: Listing) -> None:
-        """Take over all that a part of the corpus lists and refuses."""
+        """Take over all that a part of the corpus lists, refuses and says."""
         self.add_table(part.utterances)
         self.refused += part.refused
+        self.notes += part.notes
 
     def refuse(self, key: str | None, source: str, reason: str) -> None:
         """Note what could not be listed."""
@@ -176,7 +180,8 @@ class ListingBuilder:
     def finish(self, root: str, searched: str) -> Listing:
         """Return the listing of all that was added."""
         self._flush()
-        return Listing(pa.Table.from_batches([*self._joined, *self._batches], SCHEMA), self.refused, root, searched)
+        table = pa.Table.from_batches([*self._joined, *self._batches], SCHEMA)
+        return Listing(table, self.refused, root, searched, notes=self.notes)
 
     def _flush(self) -> None:
         if self._rows:

@@ -177,6 +177,8 @@ class _Job:
     def _list(self, reader: Source) -> Listing:
         with self._phase("list"):
             listing = take_inventory(refuse_bad_ids(reader.list_utterances()))
+            for note in listing.notes:
+                self.progress.note(note)
             self.progress.advance(utterances=len(listing), refused=len(listing.refused))
         if not len(listing):
             found = f"{len(listing.refused)} refused" if listing.refused else "nothing there"

@@ -5,7 +5,6 @@ The tars are named by a pattern, by the folder that they are in, or by a list of
 To use such shards as they are, see `uttershard index`.
 """
 
-import logging
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,8 +25,6 @@ from ..patterns import expand, has_pattern
 from ..tar_files import walk_tar_file
 from .base import LocatorError, is_file_called, locate
 from .lines import NotUtf8Error, decode, read_lines
-
-logger = logging.getLogger("uttershard")
 
 LIST_NAME = "shards.list"
 """What a list of tars is called."""
@@ -102,9 +99,10 @@ def list_tar(naming: str, tar: str) -> Listing:
     name = tar.rpartition("/")[2]
     listed: dict[int, _Listed] = {}
     refused: dict[int, tuple[str, str]] = {}
+    builder = ListingBuilder()
     with open_file(tar) as file:
         try:
-            members = walk_tar_file(file, file.seek(0, 2), note=lambda note: logger.warning("%s: %s", tar, note))
+            members = walk_tar_file(file, file.seek(0, 2), note=lambda note: builder.notes.append(f"{tar}: {note}"))
             for group in group_members(members, naming):
                 problem = group.problem
                 try:
@@ -119,7 +117,6 @@ def list_tar(naming: str, tar: str) -> Listing:
                     refused[first] = group.key, problem
         except TarError as error:
             raise DataError(f"{tar}: {error}") from error
-    builder = ListingBuilder()
     for key, problem in refused.values():
         builder.refuse(key, f"{name}:{key}", problem)
     for utterance in listed.values():
