@@ -19,6 +19,7 @@ import pytest
 import typer
 from corpora import files_of, jsonl_corpus, read_errors
 from dask_processes import DaskProcesses, dask_processes
+from distributed import LocalCluster
 from uttershard.pipeline.errors import ConfigError, DataError, StorageError
 from uttershard.scripts.cli.cluster import stoppable
 from uttershard.writers import pack
@@ -26,6 +27,7 @@ from uttershard.writers.cluster import ClusterSettings, TasksFailedError
 from uttershard.writers.cluster import tasks as cluster_module
 from uttershard.writers.commit import NoSpaceError
 from uttershard.writers.lock import hold_lock
+from uttershard.writers.progress import Silent
 
 SHARDS = 12
 SETTINGS: dict[str, Any] = {"codec": "opus", "shards": SHARDS}
@@ -168,6 +170,26 @@ def test_ctrl_c_before_there_is_anything_to_count(capsys: pytest.CaptureFixture[
         raise KeyboardInterrupt
     assert ended.value.exit_code == 130
     assert "Run the same command again to go on" in capsys.readouterr().err
+
+
+def test_ctrl_c_again_while_the_cluster_ends(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Stop(Silent):
+        def advance(self, *, nbytes: int = 0, **_: object) -> None:
+            if nbytes:
+                raise KeyboardInterrupt
+
+    def close(cluster: LocalCluster, timeout: float | None = None) -> None:
+        closing(cluster, timeout)
+        raise KeyboardInterrupt
+
+    closing = LocalCluster.close
+    monkeypatch.setattr(LocalCluster, "close", close)
+    with pytest.raises(typer.Exit) as ended, stoppable():
+        pack(corpus, tmp_path / "out", cluster=HERE, progress=Stop(), **SETTINGS)
+    assert ended.value.exit_code == 130
+    assert f"1 of {SHARDS} shards are done and kept. Run the same command again to go on" in capsys.readouterr().err
 
 
 def _small_files(limit: int) -> tuple[str, ...]:

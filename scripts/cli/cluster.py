@@ -42,7 +42,14 @@ def stoppable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        # An interrupt of Python's own has no words, and is as true as an object can be.
-        told = str(stop) or "stopped: what is finished is kept. Run the same command again to go on"
-        typer.echo(f"uttershard: {told}", err=True)
+        typer.echo(f"uttershard: {_told(stop)}", err=True)
         raise typer.Exit(130) from None
+
+
+def _told(stop: BaseException | None) -> str:
+    """Return the words of a stop: Python's own interrupts have none, nor has a second Ctrl-C while a cluster ends."""
+    while stop is not None:
+        if isinstance(stop, KeyboardInterrupt) and str(stop):
+            return str(stop)
+        stop = stop.__context__
+    return "stopped: what is finished is kept. Run the same command again to go on"
