@@ -62,19 +62,22 @@ RunChunks = Callable[[Callable[[list[str]], FileFacts], Iterable[list[str]]], It
 """Runs a function on chunks and yields (number of the chunk, result) in any order."""
 
 
-def probe_corpus(listing: Listing, settings: PackSettings, run: RunChunks) -> Probed:
+def probe_corpus(
+    listing: Listing, settings: PackSettings, run: RunChunks, looked_at: Callable[[int], object] = lambda _: None
+) -> Probed:
     """Find the duration of every utterance and the size of the dataset.
 
     Args:
         listing: The corpus, with sizes, sorted by key; it gets the durations, and loses what is refused.
         settings: What will be packed.
         run: How chunks of files are run.
+        looked_at: Told, as it goes on, of how many utterances more the length is known, or why it can't be.
     """
     table = listing.utterances
     files = AudioRows.of(table["uri"])
     file_of_row = files.file_of_row
     wanted = _files_to_open(table, file_of_row, settings)
-    facts = _open_files(files, wanted, run)
+    facts = _open_files(files, wanted, run, looked_at)
     seconds, reasons = _durations(table, file_of_row, facts)
     good = np.ones(table.num_rows, dtype=bool)
     good[list(reasons)] = False
@@ -118,8 +121,11 @@ def _files_to_open(table: pa.Table, file_of_row: NDArray[np.int32], settings: Pa
     return wanted.astype(np.int64)
 
 
-def _open_files(files: AudioRows, wanted: NDArray[np.int64], run: RunChunks) -> "_Facts":
+def _open_files(
+    files: AudioRows, wanted: NDArray[np.int64], run: RunChunks, looked_at: Callable[[int], object]
+) -> "_Facts":
     facts = _Facts.unknown(len(files))
+    rows = np.bincount(files.file_of_row, minlength=len(files))
     if has_cells(files.uris):
         wanted = wanted[sort_cells(files.addresses(wanted))]
     chunks = [wanted[start : start + CHUNK_FILES] for start in range(0, len(wanted), CHUNK_FILES)]
@@ -129,6 +135,8 @@ def _open_files(files: AudioRows, wanted: NDArray[np.int64], run: RunChunks) -> 
         facts.values_per_second[chunk] = result.values_per_second
         facts.sizes[chunk] = result.sizes
         facts.reasons.update({int(file): why for file, why in zip(chunk, result.reasons, strict=True) if why})
+        looked_at(int(rows[chunk].sum()))
+    looked_at(int(rows.sum() - rows[wanted].sum()))
     return facts
 
 

@@ -225,8 +225,10 @@ class _Job:
         """Probe, deal, and write down the plan."""
         columns = infer_columns(listing.utterances["metadata"], self.settings.columns)
         with self._phase("probe", utterances=len(listing)):
-            probed = probe_corpus(listing, self.settings, cluster.run)
-            self.progress.advance(utterances=probed.utterances.num_rows, refused=len(probed.refused))
+            probed = probe_corpus(
+                listing, self.settings, cluster.run, lambda utterances: self.progress.advance(utterances=utterances)
+            )
+            self.progress.advance(refused=len(probed.refused))
         refused = [*listing.refused, *probed.refused]
         quarantine.add(refused)
         utterances = probed.utterances.num_rows

@@ -75,7 +75,7 @@ class Bars:
             self._progress.stop()
             self._progress = None
         elif self._utterances:
-            self._log()
+            self._log(over=True)
 
     def note(self, message: str) -> None:
         """Print it above the bar, or as a line of the log."""
@@ -94,11 +94,11 @@ class Bars:
             parts.append(f"{self._retries:,} retried")
         return ", ".join(parts)
 
-    def _log(self) -> None:
+    def _log(self, *, over: bool = False) -> None:
         elapsed = time.monotonic() - self._began
         of_all = f" of {self._total:,}" if self._total is not None else ""
         left = ""
-        if self._total and 0 < self._utterances < self._total:
+        if not over and self._total and 0 < self._utterances < self._total:
             left = f", {as_duration(elapsed / self._utterances * (self._total - self._utterances))} left"
         line = f"{self._title}: {self._utterances:,}{of_all} utterances, {self._rates()}, {as_duration(elapsed)}{left}"
         print(line, file=sys.stderr, flush=True)
