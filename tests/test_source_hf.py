@@ -214,6 +214,24 @@ def test_a_damaged_row_group_costs_its_own_rows_only(tmp_path: Path) -> None:
         list_corpus(tmp_path / "t.parquet")
 
 
+def test_damaged_text_and_a_cut_stream_are_named(tmp_path: Path) -> None:
+    values = [{"bytes": encoded(row), "path": f"{row}.flac"} for row in range(4)]
+    table = pa.table({"audio": pa.array(values, AUDIO), "text": [f"text {row}" for row in range(4)]})
+    parquet, arrow = tmp_path / "t.parquet", save_stream(tmp_path / "saved", table) / "data-00000-of-00001.arrow"
+    pq.write_table(table, parquet, row_group_size=2, compression="none", use_dictionary=False, write_statistics=False)
+    whole = arrow.read_bytes()
+    for file, place in ((parquet, "row group"), (arrow, "batch")):
+        file.write_bytes(file.read_bytes().replace(b"text 3", b"tex\xff 3"))
+        with pytest.raises(DataError, match=rf"{file.name}: {place} 1 is damaged .*Invalid UTF8.*: download it again"):
+            list_corpus(file.parent if file is arrow else file, "hf")
+    arrow.write_bytes(whole[: whole.rindex(b"fLaC")])
+    with pytest.raises(DataError, match=rf"{arrow.name}: batch 1 is damaged .*: download it again"):
+        list_corpus(arrow.parent, "hf")
+    arrow.unlink()
+    with pytest.raises(DataError, match=rf"{arrow.name}: does not exist"):
+        list_corpus(arrow.parent, "hf")
+
+
 def test_without_statistics_the_rows_say_where_their_audio_is(tmp_path: Path) -> None:
     write_audio(tmp_path / "p.wav", 0.1, seed=1)
     values = [{"bytes": encoded(0), "path": "b.flac"}, {"bytes": None, "path": "p.wav"}]

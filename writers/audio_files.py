@@ -89,12 +89,12 @@ def raise_if_it_may_come_back(error: AudioError | OSError, uri: str) -> None:
         ) from error
 
 
-def is_damage(error: OSError | pa.ArrowInvalid) -> bool:
+def is_damage(error: Exception) -> bool:
     """Tell bytes that Arrow can't decode from bytes that can't be read: it has an OSError without errno for the first.
 
     What the file under it raises passes through Arrow as it is, with its number or as a class of its own.
     """
-    return isinstance(error, pa.ArrowInvalid) or (type(error) is OSError and error.errno is None)
+    return not isinstance(error, OSError) or (type(error) is OSError and error.errno is None)
 
 
 def with_address(reason: str, uri: str) -> str:
@@ -170,7 +170,7 @@ def _row_group(address: str, stamp: tuple[int, int], group: int, column: str) ->
         try:
             with pq.ParquetFile(file) as parquet:
                 table = parquet.read_row_group(group, columns=[column], use_threads=False)
-        except (OSError, pa.ArrowInvalid) as error:
+        except (OSError, pa.ArrowException) as error:
             if not is_damage(error):
                 raise
             reason = " ".join(str(error).split())  # Arrow's has several lines

@@ -14,26 +14,24 @@ told by reading them, a batch at a time. Parquet is compressed, by row groups: s
 
 import json
 import posixpath
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from uttershard.pipeline.dataset.files import local_path
 from uttershard.pipeline.errors import ConfigError, DataError
 
 from ..archives import open_file
-from ..audio_files import is_damage
 from ..corpus_path import CorpusPath, corpus_path, files_below, read_path
 from ..listing import Listing, ListingBuilder, encode_metadata
 from ..locators import cell_uri, range_uri
 from ..parts import each
 from ..patterns import expand, has_pattern
+from .arrow_stream import arrow_damage, find_values, open_arrow, read_batches
 from .base import LocatorError, locate
 from .records import ID_FIELDS
 
@@ -160,25 +158,18 @@ def _list_file(source: HfSource, file: str) -> Listing:
 def _list_parquet(source: HfSource, builder: ListingBuilder, file: str) -> None:
     name = posixpath.basename(file)
     with open_file(file) as opened:
-        try:
+        with arrow_damage(f"{file}: not a Parquet file, or a damaged one"):
             parquet = pq.ParquetFile(opened)
-        except (OSError, pa.ArrowInvalid) as error:
-            if not is_damage(error):
-                raise
-            raise DataError(f"{file}: not a Parquet file ({error})") from error
-        columns = _Columns.find(source, parquet.schema_arrow, file)
+            schema = parquet.schema_arrow
+        columns = _Columns.find(source, schema, file)
         first = 0
         for group in range(parquet.num_row_groups):
             wanted = [*columns.small, *([f"{columns.audio}.{_PATH}"] if columns.has_path else [])]
             count = parquet.metadata.row_group(group).num_rows
-            try:
+            with arrow_damage(f"{file}: row group {group} is damaged"):
                 rows = parquet.read_row_group(group, columns=wanted, use_threads=False)
+                rows.validate(full=True)
                 has_bytes = _has_bytes(parquet, group, columns)
-            except (OSError, pa.ArrowInvalid) as error:
-                if not is_damage(error):
-                    raise
-                reason = " ".join(str(error).split())  # Arrow's has several lines
-                raise DataError(f"{file}: row group {group} is damaged ({reason}): download it again") from error
             paths = _paths(rows[columns.audio].combine_chunks()) if columns.has_path else [None] * count
             for row, record in enumerate(_records(rows, columns, count)):
                 uri = cell_uri(file, group, row, f"{columns.audio}.{_BYTES}") if has_bytes[row] else None
@@ -190,86 +181,18 @@ def _list_arrow(source: HfSource, builder: ListingBuilder, file: str) -> None:
     name = posixpath.basename(file)
     columns: _Columns | None = None
     first = 0
-    with _open_arrow(file) as opened:
-        try:
-            for batch in pa.ipc.open_stream(opened.stream):
-                columns = columns or _Columns.find(source, batch.schema, file)
-                audio = batch.column(columns.audio)
-                places = _places(audio, opened, file)
-                paths = _paths(audio) if columns.has_path else [None] * batch.num_rows
-                for row, record in enumerate(_records(pa.table(batch), columns, batch.num_rows)):
-                    place = places[row]
-                    uri = None if place is None else range_uri(file, *place)
-                    _add(builder, columns, record, paths[row], uri, f"{name}:{first + row}", file)
-                first += batch.num_rows
-        except pa.ArrowInvalid as error:
-            raise DataError(f"{file}: not an Arrow stream, or a damaged one ({error})") from error
-
-
-@contextmanager
-def _open_arrow(file: str) -> Iterator["_Blocks"]:
-    if local_path(file) is not None:
-        mapped = pa.memory_map(file).read_buffer()
-        yield _Blocks(pa.BufferReader(mapped), [(mapped.address, mapped.size, 0)])
-        return
-    with open_file(file) as opened:
-        blocks = _Blocks(None, [])
-        blocks.stream = pa.PythonFile(_Noted(opened, blocks.places), mode="r")
-        yield blocks
-
-
-@dataclass
-class _Blocks:
-    """An Arrow stream, and where in its file the memory is from that Arrow has."""
-
-    stream: Any
-    places: list[tuple[int, int, int]]
-    """Address, bytes and place in the file of what was read last."""
-
-    def find(self, address: int) -> int | None:
-        """Return the place in the file of an address."""
-        return next((at + address - base for base, size, at in self.places if base <= address < base + size), None)
-
-
-class _Noted:
-    """A file that notes what it gave to Arrow, which takes it over without a copy: each batch is one read."""
-
-    closed = False
-
-    def __init__(self, file: BinaryIO, places: list[tuple[int, int, int]]) -> None:
-        self._file, self._places = file, places
-
-    def read(self, count: int = -1) -> bytes:
-        """Read, and note where from."""
-        at = self._file.tell()
-        data = self._file.read(count)
-        self._places[:] = [(pa.py_buffer(data).address, len(data), at)]
-        return data
-
-    def tell(self) -> int:
-        """Return the place in the file."""
-        return self._file.tell()
-
-
-def _places(audio: pa.StructArray, blocks: _Blocks, file: str) -> list[tuple[int, int] | None]:
-    """Return (offset in the file, bytes) of each audio, None where there are no bytes."""
-    if audio.type.get_field_index(_BYTES) < 0:
-        return [None] * len(audio)
-    values = audio.field(_BYTES)
-    width, dtype = (8, np.int64) if pa.types.is_large_binary(values.type) else (4, np.int32)
-    _, offsets_buffer, data = values.buffers()
-    if data is None or not data.size or not len(values):
-        return [None] * len(values)
-    start = blocks.find(data.address)
-    if start is None:
-        raise DataError(f"{file}: its buffers are compressed; save it again without compression")
-    offsets = np.frombuffer(offsets_buffer, dtype, len(values) + 1, values.offset * width).astype(np.int64)
-    valid = values.is_valid().to_pylist()
-    sizes = np.diff(offsets).tolist()
-    return [
-        (start + offset, nbytes) if there else None
-        for offset, nbytes, there in zip(offsets[:-1].tolist(), sizes, valid, strict=True)
-    ]
+    with open_arrow(file) as opened:
+        for batch in read_batches(opened, file):
+            columns = columns or _Columns.find(source, batch.schema, file)
+            audio = batch.column(columns.audio)
+            has_bytes = audio.type.get_field_index(_BYTES) >= 0
+            places = find_values(audio.field(_BYTES), opened, file) if has_bytes else [None] * batch.num_rows
+            paths = _paths(audio) if columns.has_path else [None] * batch.num_rows
+            for row, record in enumerate(_records(pa.table(batch), columns, batch.num_rows)):
+                place = places[row]
+                uri = None if place is None else range_uri(file, *place)
+                _add(builder, columns, record, paths[row], uri, f"{name}:{first + row}", file)
+            first += batch.num_rows
 
 
 def _paths(audio: pa.StructArray) -> list[str | None]:
