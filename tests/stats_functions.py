@@ -1,5 +1,7 @@
 """Features and a tokenizer of a user's own, importable on workers by `stats_functions:<name>`."""
 
+import os
+import sys
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,44 @@ def shaky(audio: NDArray[np.float32], sample_rate: int) -> NDArray[Any]:
 def broken(audio: NDArray[np.float32], sample_rate: int) -> NDArray[Any]:
     """Raise, as a function with a bug does."""
     raise ValueError(f"cannot take {sample_rate} Hz")
+
+
+def leaves(audio: NDArray[np.float32], sample_rate: int) -> NDArray[Any]:
+    """End the program, as scripts do."""
+    sys.exit(3)
+
+
+def ends_worker(audio: NDArray[np.float32], sample_rate: int) -> NDArray[Any]:
+    """End the process without a word at one utterance of noise, as a crash in native code does."""
+    if len(audio) > sample_rate:
+        os._exit(1)
+    return np.zeros((1, 1))
+
+
+def ragged(audio: NDArray[np.float32], sample_rate: int) -> list[list[int]]:
+    """Return what is no array."""
+    return [[1, 2], [3]]
+
+
+def words(audio: NDArray[np.float32], sample_rate: int) -> NDArray[Any]:
+    """Return no numbers."""
+    return np.array([["loud", "soft"]])
+
+
+def complex_ones(audio: NDArray[np.float32], sample_rate: int) -> NDArray[Any]:
+    """Return a spectrum and not its power."""
+    return np.ones((2, 2), np.complex128)
+
+
+def large(audio: NDArray[np.float32], sample_rate: int) -> NDArray[Any]:
+    """Return numbers whose squares are none."""
+    return np.array([[1e300], [-1e300]])
+
+
+def in_place(audio: NDArray[np.float32], sample_rate: int) -> NDArray[Any]:
+    """Work on the samples themselves."""
+    audio *= 2
+    return audio[:2].reshape(-1, 1)
 
 
 def characters(text: str) -> list[str]:

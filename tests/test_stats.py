@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -154,13 +155,15 @@ def test_the_same_for_any_number_of_workers_and_any_split(corpus: Path, dataset:
 
 @pytest.mark.parametrize("cuts", [(0, 1000), (1, 2, 3, 1000), (500, 1000), (999, 1000), (0, 0, 1000)])
 def test_moments_merge_as_one(cuts: tuple[int, ...]) -> None:
-    values = np.random.default_rng(0).normal([0, 1e4, -5], [1, 1, 1e3], (1000, 3))
+    values = np.random.default_rng(0).normal([0, 1e4, -5, 1e6], [1, 1, 1e3, 1e-6], (1000, 4))
+    values[:, 3] += np.linspace(0, 1e-5, 1000)  # parts of other means: what rounding takes from 1e6 matters
     merged, begin = Moments.of(values[:0]), 0
     for cut in cuts:
         merged = merged.merge(Moments.of(values[begin:cut]))
         begin = cut
     np.testing.assert_allclose(merged.mean, values.mean(axis=0), rtol=1e-9)
-    np.testing.assert_allclose(merged.variance, values.var(axis=0), rtol=1e-9)
+    exact = [statistics.pvariance(column) for column in values.T.tolist()]
+    np.testing.assert_allclose(merged.variance, exact, rtol=1e-9)
     assert Moments.from_json(json.loads(json.dumps(merged.as_json()))).squares.tolist() == merged.squares.tolist()
 
 
@@ -198,7 +201,11 @@ def test_stale_statistics_are_refused_and_made_again(corpus: Path, dataset: Path
         (lambda text: text[: len(text) // 2], "not JSON"),
         (lambda text: json.dumps({"count": 3}), "not statistics of uttershard"),
         (lambda text: text.replace('"format_version": 1', '"format_version": 9'), "format version 9"),
-        (lambda text: json.dumps({**json.loads(text), "files": {}}), "columns.parquet is missing"),
+        (lambda text: json.dumps({**json.loads(text), "files": {}}), "changed by hand"),
+        (lambda text: text.replace('"utterances": 30', '"utterances": 31', 1), "changed by hand"),
+        (lambda text: "[" * 100_000, "not JSON"),
+        (lambda text: "", "not JSON"),
+        (lambda text: "PK\x03\x04", "an .npz file, .* Give the address of the json"),
     ],
 )
 def test_half_written_and_foreign_files(dataset: Path, tmp_path: Path, damage: Any, message: str) -> None:
@@ -207,6 +214,17 @@ def test_half_written_and_foreign_files(dataset: Path, tmp_path: Path, damage: A
     path.write_text(damage(path.read_text()))
     with pytest.raises(DataError, match=message):
         load_stats(str(path), ShardSet.open(str(dataset)).digest).columns(["tokens"])
+    assert not collect_stats(str(dataset), OWN, out=str(tmp_path), cluster=HERE).already_complete
+    assert files_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["feats_stats.npz", "feats_shape", "columns.parquet"])
+def test_lost_and_damaged_files_are_made_again(dataset: Path, tmp_path: Path, name: str) -> None:
+    stats = collect_stats(str(dataset), OWN, out=str(tmp_path), cluster=HERE)
+    path, before = Path(stats.path).with_suffix("") / name, files_of(tmp_path)
+    path.unlink()
+    assert not collect_stats(str(dataset), OWN, out=str(tmp_path), cluster=HERE).already_complete
+    path.write_bytes(path.read_bytes()[:-1])
     assert not collect_stats(str(dataset), OWN, out=str(tmp_path), cluster=HERE).already_complete
     assert files_of(tmp_path) == before
 
@@ -288,6 +306,12 @@ def test_sentencepiece_counts_tokens(dataset: Path, corpus: Path, tmp_path: Path
         ({"histogram_seconds": 0.0}, "more than 0"),
         ({"feature_options": {"sample_rate": 8000}}, "a setting of its own"),
         ({"silence_dbfs": float("nan")}, "number of decibels"),
+        ({"histogram_seconds": float("nan")}, "more than 0"),
+        ({"features": "none", "feature_options": {"num_mel_bins": 80}}, "takes none"),
+        ({"feature_options": {"num_mel_bins": Path()}}, "numbers, strings and lists"),
+        ({"features": stats_functions.powers}, "module:function"),
+        ({"tokenizer": len}, "module:function"),
+        ({"columns": "speaker"}, "list of names"),
     ],
 )
 def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> None:
@@ -303,6 +327,16 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
         (StatsSettings(features="stats_functions:nothing"), ConfigError, "can't be imported"),
         (StatsSettings(features="none", tokenizer="/nowhere.model"), ConfigError, "can't be read"),
         (StatsSettings(features="stats_functions:shaky"), DataError, "dimensions"),
+        (StatsSettings(features="stats_functions:leaves"), DataError, "utterance .*leaves raised SystemExit: 3"),
+        (StatsSettings(features="stats_functions:ragged"), DataError, "utterance .*ragged raised ValueError"),
+        (StatsSettings(features="stats_functions:words"), DataError, "utterance .*words returned .*<U4 of shape"),
+        (StatsSettings(features="stats_functions:complex_ones"), DataError, "utterance .*returned .*complex128"),
+        (
+            StatsSettings(features="stats_functions:large"),
+            DataError,
+            r"utterance .*large\) hold NaN, infinity, or numb",
+        ),
+        (StatsSettings(features="stats_imports:powers"), ConfigError, r"can't be imported \(SystemExit: no licence"),
         (StatsSettings(features="stats_functions:broken"), DataError, "utterance .*: stats_functions:broken raised Va"),
         (
             StatsSettings(features="none", tokenizer="stats_functions:broken"),

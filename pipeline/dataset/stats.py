@@ -5,8 +5,9 @@
     <dataset>/stats/<digest of the settings>/feats_shape      `<id> <frames>,<dimensions>`, an utterance a line
     <dataset>/stats/<digest of the settings>/columns.parquet  what was measured of each utterance, in dataset order
 
-The json holds the dataset's digest, the settings and the digests of the other files. Token lengths and the like are
-columns of their own file and not of the sidecars, since those decide the dataset's digest: `ShardSet.index` joins them.
+The json holds the dataset's digest, the settings, the digests of the other files, and one of all this. Token lengths
+and the like are columns of their own file and not of the sidecars, since those decide the dataset's digest:
+`ShardSet.index` joins them.
 """
 
 import json
@@ -20,12 +21,14 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
-from .digest import digest_bytes
+from .digest import PREFIX, digest_bytes
 from .files import StorageOptions, read_bytes
 
 STATS_FOLDER = "stats"
 FORMAT_NAME = "uttershard-stats"
 FORMAT_VERSION = 1
+
+_ZIP = b"PK\x03\x04"
 
 SUMS_NAME = "feats_stats.npz"
 SHAPES_NAME = "feats_shape"
@@ -89,12 +92,23 @@ class DatasetStats:
         data = self._file(COLUMNS_NAME)
         return pq.ParquetFile(pa.BufferReader(data)).read(columns=list(names)).select(list(names))
 
+    def check_files(self) -> None:
+        """Read all files that belong to the statistics.
+
+        Raises:
+            DataError: One is missing or is not the one that belongs to them.
+        """
+        for name in self.body["files"]:
+            self._file(name)
+
     def _file(self, name: str) -> bytes:
-        where = f"{self.path.removesuffix('.json')}/{name}"
-        expected = self.body["files"].get(name)
-        if expected is None:
-            raise DataError(f"{self.path}: damaged, {name} is missing in it; run `uttershard stats` again")
-        data = read_bytes(where, self.storage_options)
+        where, expected = f"{self.path.removesuffix('.json')}/{name}", self.body["files"][name]
+        try:
+            data = read_bytes(where, self.storage_options)
+        except DataError as error:
+            raise DataError(
+                f"{error}: it belongs to {self.path}. Copy both together, or run `uttershard stats` again"
+            ) from error
         if digest_bytes(data) != expected:
             raise DataError(
                 f"{where}: not the file that {self.path} lists ({digest_bytes(data)}, expected {expected}): it is "
@@ -110,8 +124,17 @@ def settings_digest(settings: Mapping[str, Any]) -> str:
         >>> settings_digest({"features": "fbank"}) == settings_digest({"features": "log_mel"})
         False
     """
-    text = json.dumps(settings, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return digest_bytes(text.encode("utf-8")).removeprefix("xxh3_128:")
+    return _digest(settings).removeprefix(PREFIX)
+
+
+def body_digest(body: Mapping[str, Any]) -> str:
+    """Return the digest of all that a json holds besides its `digest`, however it is laid out."""
+    return _digest({name: value for name, value in body.items() if name != "digest"})
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return digest_bytes(text.encode("utf-8"))
 
 
 def load_stats(
@@ -153,9 +176,14 @@ def load_stats(
 
 
 def _decode(data: bytes, path: str) -> dict[str, Any]:
+    if data.startswith(_ZIP):
+        raise DataError(
+            f"{path}: an .npz file, as feats_stats.npz is: it does not say which dataset it is of. Give the address of "
+            "the json that `uttershard stats` wrote and printed"
+        )
     try:
         body = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON ({error}); run `uttershard stats` again") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
         raise DataError(f'{path}: not statistics of uttershard (no "format": "{FORMAT_NAME}" in it)')
@@ -164,7 +192,9 @@ def _decode(data: bytes, path: str) -> dict[str, Any]:
             f"{path}: format version {body.get('format_version')}, this uttershard reads {FORMAT_VERSION}: "
             "run `uttershard stats` again"
         )
-    missing = {"dataset_digest", "settings", "files", "features"} - body.keys()
-    if missing:
-        raise DataError(f"{path}: damaged, {sorted(missing)[0]} is missing; run `uttershard stats` again")
+    if body.get("digest") != body_digest(body):
+        raise DataError(
+            f"{path}: damaged, or changed by hand: what it holds does not give the digest in it. Run "
+            "`uttershard stats` again"
+        )
     return body

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
@@ -26,6 +26,7 @@ from uttershard.pipeline.dataset.stats import (
     STATS_FOLDER,
     SUMS_NAME,
     DatasetStats,
+    body_digest,
     load_stats,
     settings_digest,
 )
@@ -36,7 +37,7 @@ from ..commit import atomic_write, storage_errors, write_atomically
 from ..job import JobFolder, lock
 from ..progress import Progress, Silent
 from .moments import Moments
-from .settings import StatsSettings
+from .settings import StatsSettings, is_function
 from .shard import TEXT_BAR, ShardRecord, StatsTask, measure_shard, part_path, read_record
 
 _RETRIES = 5
@@ -88,6 +89,8 @@ def collect_stats(
         >>> collect_stats("shards/train", StatsSettings(columns=("speaker",))).stats.mean  # doctest: +SKIP
     """
     began = time.monotonic()
+    if retries < 0:
+        raise ConfigError(f"retries is {retries!r}; it must be 0 or more")
     chosen, listener = settings or StatsSettings(), progress or Silent()
     shards = ShardSet.open(dataset, storage_options)
     unknown = [name for name in chosen.columns if name not in shards.columns]
@@ -129,7 +132,7 @@ def _complete(path: Path, dataset_digest: str, identity: dict[str, Any]) -> Data
     """Return statistics that are there already; stale or damaged ones are made again."""
     try:
         found = load_stats(str(path), dataset_digest, identity)
-        found.columns(["key"])
+        found.check_files()
     except DataError:
         return None
     return found
@@ -147,9 +150,14 @@ def _job(path: Path) -> Iterator[JobFolder]:
 
 
 def _tasks(shards: ShardSet, job: JobFolder, settings: StatsSettings, identity: dict[str, Any]) -> Iterator[StatsTask]:
+    path = local_path(shards.address)
+    # Workers may run in other folders than this process.
+    address = shards.address if path is None else str(Path(path).absolute())
+    if settings.tokenizer is not None and not is_function(settings.tokenizer):
+        settings = replace(settings, tokenizer=str(Path(settings.tokenizer).absolute()))
     for shard, entry in enumerate(shards.manifest.shards):
         yield StatsTask(
-            address=shards.address if local_path(shards.address) is None else str(Path(shards.address).absolute()),
+            address=address,
             storage_options=shards.storage_options,
             shard=shard,
             entry=entry,
@@ -173,13 +181,13 @@ class _Totals:
     histograms: dict[str, Counter[int]]
     values: dict[str, dict[tuple[Any, int], list[int]]]
 
-    def add(self, record: ShardRecord) -> None:
-        dimensions = {self.counts["dimensions"], record.counts["dimensions"]} - {0}
-        if len(dimensions) > 1:
-            raise DataError(f"shards with features of {' and '.join(map(str, sorted(dimensions)))} dimensions")
+    def add(self, record: ShardRecord, tar: str) -> None:
+        before = self.counts["dimensions"]
+        if before and record.dimensions not in (0, before):
+            raise DataError(f"{tar}: features of {record.dimensions} dimensions; the shards before it have {before}")
         self.moments = self.moments.merge(record.moments)
         self.counts.update(record.counts)
-        self.counts["dimensions"] = dimensions.pop() if dimensions else 0
+        self.counts["dimensions"] = before or record.dimensions
         for name, bars in record.histograms.items():
             self.histograms.setdefault(name, Counter()).update(bars)
         for name, rows in record.values.items():
@@ -203,10 +211,10 @@ def _write(shards: ShardSet, job: JobFolder, path: Path, identity: dict[str, Any
             record = read_record(job, shard, _key(shards, identity))
             if record is None:
                 raise DataError(f"{job.path}: the record of {shard_names(shard)[0]} is gone; run this again")
-            totals.add(record)
+            totals.add(record, shard_names(shard)[0])
             part = pq.ParquetFile(part_path(job, shard)).read()
             writer.write_table(part)
-            _write_shapes(lines, part, record.counts["dimensions"])
+            _write_shapes(lines, part, record.dimensions)
     sums = totals.moments.mean * totals.moments.count
     squares = totals.moments.squares + totals.moments.mean * sums
     sink = io.BytesIO()
@@ -220,6 +228,7 @@ def _write(shards: ShardSet, job: JobFolder, path: Path, identity: dict[str, Any
         "files": {name: _digest(job.target / name) for name in (SUMS_NAME, SHAPES_NAME, COLUMNS_NAME)},
         **_report(totals, settings),
     }
+    body["digest"] = body_digest(body)
     write_atomically(path, job.scratch, (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode("utf-8"))
 
 

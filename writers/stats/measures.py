@@ -2,11 +2,11 @@
 
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from uttershard.pipeline.errors import ConfigError, DataError, UttershardError
+from uttershard.pipeline.errors import ConfigError, DataError, StorageError, UttershardError
 from uttershard.pipeline.reading.convert import to_float32
 
 from .settings import StatsSettings, is_function, load_function
@@ -16,6 +16,8 @@ FeatureFunction = Callable[[NDArray[np.float32], int], NDArray[Any]]
 
 TokenFunction = Callable[[str], int]
 """Text in, number of tokens out."""
+
+_Result = TypeVar("_Result")
 
 _FULL_SCALE = np.float32(32767 / 32768)
 _FRAMES_PER_SECOND = 100
@@ -30,8 +32,11 @@ def feature_function(settings: StatsSettings) -> FeatureFunction:
     if settings.features == "none":
         return lambda audio, sample_rate: np.zeros((0, 0), np.float32)
     if is_function(settings.features):
-        own = load_function(settings.features)
-        return lambda audio, sample_rate: _checked(_call(own, settings.features, audio, sample_rate), settings.features)
+        own, name = load_function(settings.features), settings.features
+        # Writable whatever the codec: samples may lie in the bytes that were read, and a function may work in place.
+        return lambda audio, sample_rate: _call(
+            lambda: _checked(own(np.require(audio, requirements="W"), sample_rate), name), name
+        )
     import torch
     from uttershard.pipeline.features import Fbank, LogMel
 
@@ -64,7 +69,7 @@ def token_function(settings: StatsSettings) -> TokenFunction | None:
         return None
     if is_function(settings.tokenizer):
         own, name = load_function(settings.tokenizer), settings.tokenizer
-        return lambda text: _call(lambda given: len(own(given)), name, text)
+        return lambda text: _call(lambda: len(own(text)), name)
     try:
         import sentencepiece
     except ImportError as error:
@@ -96,20 +101,31 @@ def count_silent(samples: NDArray[Any], sample_rate: int, silence_dbfs: float) -
     return int(np.count_nonzero(power < 10 ** (silence_dbfs / 10))), frames
 
 
-def _call(function: Callable[..., Any], name: str, *given: Any) -> Any:
+def _call(call: Callable[[], _Result], name: str) -> _Result:
     """Call a function of the user's; what it raises is told as its error and not as ours."""
+    problem: UttershardError
     try:
-        return function(*given)
-    except (UttershardError, OSError, ImportError, MemoryError):
-        raise  # worth another try, or told already
-    except Exception as error:  # noqa: BLE001 (whatever it is, it is told to the person who wrote the function)
-        frames = traceback.extract_tb(error.__traceback__)
-        where = f"{frames[-1].filename}:{frames[-1].lineno}"
-        raise DataError(f"{name} raised {type(error).__name__}: {error} ({where})") from None
+        return call()
+    except UttershardError:
+        raise
+    except (OSError, MemoryError) as error:  # worth another try, on another worker
+        problem = StorageError(_told(name, error))
+    except BaseException as error:  # noqa: BLE001 (also sys.exit: tasks run in threads, where nothing else stops them)
+        problem = DataError(_told(name, error))
+    # Out here, so that the error does not carry the user's along: that may be none that can be unpickled.
+    raise problem
+
+
+def _told(name: str, error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{name} raised {type(error).__name__}: {error} ({frames[-1].filename}:{frames[-1].lineno})"
 
 
 def _checked(features: Any, name: str) -> NDArray[Any]:
-    values = np.asarray(features)
-    if values.ndim != 2:
-        raise DataError(f"{name} returned an array of shape {values.shape}; expected [frames, dimensions]")
+    values: NDArray[Any] = np.asarray(features)
+    if values.ndim != 2 or not values.shape[1] or values.dtype.kind not in "fiub":
+        raise DataError(
+            f"{name} returned {type(features).__name__}, as an array {values.dtype} of shape {values.shape}; expected "
+            "numbers, [frames, dimensions]"
+        )
     return values

@@ -2,10 +2,12 @@
 
 import importlib
 import inspect
+import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -46,22 +48,29 @@ class StatsSettings:
     """Width of a bar of the length histogram."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "columns", tuple(self.columns))
-        object.__setattr__(self, "feature_options", dict(self.feature_options))
-        if self.features not in FEATURES and not is_function(self.features):
+        object.__setattr__(self, "columns", _names(self.columns))
+        object.__setattr__(self, "feature_options", _as_read_back(self.feature_options))
+        object.__setattr__(self, "tokenizer", _tokenizer(self.tokenizer))
+        if self.features not in FEATURES and not (isinstance(self.features, str) and is_function(self.features)):
             raise ConfigError(
                 f"features is {self.features!r}; it can be {', '.join(FEATURES)}, or module:function of yours"
             )
+        if self.feature_options and self.features not in ("fbank", "log_mel"):
+            raise ConfigError(f"feature_options are for fbank and log_mel; features {self.features!r} takes none")
         if self.features in ("fbank", "log_mel") and self.sample_rate is None:
             raise ConfigError(f"{self.features} needs a sample_rate: its filters depend on it")
-        if self.sample_rate is not None and (not isinstance(self.sample_rate, int) or self.sample_rate < 1):
+        if self.sample_rate is not None and (type(self.sample_rate) is not int or self.sample_rate < 1):
             raise ConfigError(f"sample_rate is {self.sample_rate!r}; it must be a whole number of Hz")
         if "sample_rate" in self.feature_options:
             raise ConfigError("sample_rate is a setting of its own, not one of feature_options")
-        if not math.isfinite(self.silence_dbfs):
+        if not _is_finite(self.silence_dbfs):
             raise ConfigError(f"silence_dbfs is {self.silence_dbfs!r}; it must be a number of decibels, such as -60")
-        if not self.histogram_seconds > 0:
-            raise ConfigError(f"histogram_seconds is {self.histogram_seconds!r}; it must be more than 0")
+        if not _is_finite(self.histogram_seconds) or not self.histogram_seconds > 0:
+            raise ConfigError(f"histogram_seconds is {self.histogram_seconds!r}; it must be a number more than 0")
+
+    def told(self) -> str:
+        """Name what runs on each utterance, for messages."""
+        return f"features {self.features}" + (f", tokenizer {self.tokenizer}" if self.tokenizer is not None else "")
 
     def identity(self) -> dict[str, Any]:
         """Return all that decides the numbers, as JSON values; a tokenizer and a function of yours by their code.
@@ -82,6 +91,31 @@ class StatsSettings:
         }
 
 
+def _as_read_back(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as the json of the statistics gives them back (a tuple as a list): they are compared with it."""
+    try:
+        read: dict[str, Any] = json.loads(json.dumps(dict(options), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"feature_options: numbers, strings and lists by name are expected ({error})") from error
+    return read
+
+
+def _names(columns: object) -> tuple[str, ...]:
+    if isinstance(columns, str) or not isinstance(columns, Iterable):
+        raise ConfigError(f"columns is {columns!r}; give a list of names")
+    return tuple(columns)
+
+
+def _tokenizer(given: object) -> str | None:
+    if given is not None and not isinstance(given, str | PathLike):
+        raise ConfigError(f"tokenizer is {given!r}; give the path of a SentencePiece model, or a name: module:function")
+    return None if given is None else fspath(given)
+
+
+def _is_finite(number: object) -> bool:
+    return isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
+
+
 def is_function(name: str) -> bool:
     """Whether a name is `module:function`."""
     return _FUNCTION.fullmatch(name) is not None
@@ -94,10 +128,15 @@ def load_function(name: str) -> Any:
         ConfigError: It is not there.
     """
     module, _, attribute = name.partition(":")
+    problem = None
     try:
         function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{name}: can't be imported ({error}); it must be importable on every worker") from error
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (whatever the module does while it is imported)
+        problem = f"{type(error).__name__}: {error}"
+    if problem is not None:  # told without the error itself, which may be none that can be unpickled
+        raise ConfigError(
+            f"{name}: can't be imported ({problem}); its folder must be on PYTHONPATH, here and on every worker"
+        )
     if not callable(function):
         raise ConfigError(f"{name}: not a function")
     return function
@@ -107,7 +146,7 @@ def _digest(name: str) -> str:
     """Return a digest of a model file, or of the file of code that a function is in."""
     path = Path(name)
     if is_function(name):
-        source = inspect.getsourcefile(inspect.unwrap(load_function(name)))
+        source = _source_file(name)
         if source is None:
             return digest_bytes(name.encode())
         path = Path(source)
@@ -115,3 +154,12 @@ def _digest(name: str) -> str:
         return digest_bytes(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"{name}: can't be read ({error.strerror or error})") from error
+
+
+def _source_file(name: str) -> str | None:
+    """Return the file that a function is written in, or that of its module for what is callable otherwise."""
+    function = inspect.unwrap(load_function(name))
+    try:
+        return inspect.getsourcefile(function)
+    except TypeError:
+        return getattr(importlib.import_module(name.partition(":")[0]), "__file__", None)

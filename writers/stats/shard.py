@@ -13,8 +13,8 @@ from uttershard.pipeline.dataset.digest import digest_bytes
 from uttershard.pipeline.dataset.files import StorageOptions
 from uttershard.pipeline.dataset.manifest import Manifest, ShardEntry
 from uttershard.pipeline.dataset.shardset import ShardSet
-from uttershard.pipeline.dataset.stats import COLUMNS
-from uttershard.pipeline.errors import DataError
+from uttershard.pipeline.dataset.stats import COLUMNS, body_digest
+from uttershard.pipeline.errors import DataError, StorageError
 from uttershard.pipeline.reading.convert import mix_channels, resample, to_float32
 from uttershard.pipeline.reading.spans import INDEX_COLUMNS, BatchSpec, SpanIndex
 from uttershard.pipeline.reading.utterance import AudioForm, decode_utterance, split_span
@@ -23,6 +23,7 @@ from uttershard.pipeline.storage.settings import StorageSettings
 
 from ..commit import write_atomically
 from ..job import JobFolder
+from .attempts import DEADLY, Attempts
 from .measures import FeatureFunction, TokenFunction, count_clipped, count_silent, feature_function, token_function
 from .moments import Moments
 from .settings import StatsSettings
@@ -32,6 +33,9 @@ TEXT_BAR = 10
 
 _ROWS = 32
 """Utterances whose spans are held at a time."""
+
+_LARGEST = 1e100
+"""Squares of larger features, summed, may be no float64 any more."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +69,9 @@ class ShardRecord:
     part_digest: str
 
     @property
-    def utterances(self) -> int:
-        """Utterances measured."""
-        return self.counts["utterances"]
+    def dimensions(self) -> int:
+        """Of the features; 0 if there is no utterance."""
+        return self.counts.get("dimensions", 0)
 
 
 def part_path(folder: JobFolder, shard: int) -> Path:
@@ -95,11 +99,21 @@ def measure_shard(task: StatsTask) -> ShardRecord:
     table, _ = shards.sidecar(0)
     index = SpanIndex.from_table(table.select(list(INDEX_COLUMNS)), shards.rows_per_shard)
     storage, tar = open_storage(shards, StorageSettings()), shards.tar_address(0)
-    for first in range(0, len(index), _ROWS):
-        rows = np.arange(first, min(first + _ROWS, len(index)))
-        spec = index.spec(rows, epoch=0, step=0)
-        for row, span in enumerate(storage.read(spec.spans)):
-            measurer.add(spec, row, span, tar)
+    attempts = Attempts(folder.scratch, task.shard)
+    deadly = attempts.deadly()
+    if deadly is not None:
+        raise DataError(
+            f"{tar}: utterance {table['key'][deadly].as_py()!r}: {DEADLY} workers have died while they measured it "
+            f"({task.settings.told()}): something in there ends the process (os._exit), crashes, or needs more memory "
+            "than there is"
+        )
+    with attempts.attempt() as attempt:
+        for first in range(0, len(index), _ROWS):
+            rows = np.arange(first, min(first + _ROWS, len(index)))
+            spec = index.spec(rows, epoch=0, step=0)
+            for row, span in enumerate(storage.read(spec.spans)):
+                with attempt.at(first + row):
+                    measurer.add(spec, row, span, tar)
     data = measurer.columns()
     write_atomically(part_path(folder, task.shard), folder.scratch, data)
     record = ShardRecord(
@@ -117,7 +131,9 @@ def read_record(folder: JobFolder, shard: int, key: str) -> ShardRecord | None:
     """Return a shard's record, or None if there is none of this job with its columns intact."""
     try:
         body = json.loads(record_path(folder, shard).read_bytes())
-        if body["key"] != key or digest_bytes(part_path(folder, shard).read_bytes()) != body["part_digest"]:
+        if body["digest"] != body_digest(body) or body["key"] != key:
+            return None
+        if digest_bytes(part_path(folder, shard).read_bytes()) != body["part_digest"]:
             return None
         return ShardRecord(
             Moments.from_json(body["moments"]),
@@ -126,7 +142,7 @@ def read_record(folder: JobFolder, shard: int, key: str) -> ShardRecord | None:
             body["values"],
             body["part_digest"],
         )
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, LookupError, TypeError, RecursionError):
         return None  # not there, cut, or of something else: measured again
 
 
@@ -154,11 +170,14 @@ class _Measurer:
         target = self.settings.sample_rate or rate
         try:
             tokens = None if self._tokens is None else self._tokens(members.text or "")
-            features = self._features(resample(audio, rate, target), target)
-        except DataError as error:
-            raise DataError(f"{tar}: utterance {spec.keys[row]!r}: {error}") from None
-        if not np.isfinite(features).all():
-            raise DataError(f"{tar}: utterance {spec.keys[row]!r}: its features hold NaN or infinity")
+            features = self._features(resample(audio, rate, target), target).astype(np.float64)
+        except (DataError, StorageError) as error:
+            raise type(error)(f"{tar}: utterance {spec.keys[row]!r}: {error}") from None
+        if not (np.abs(features) < _LARGEST).all():
+            raise DataError(
+                f"{tar}: utterance {spec.keys[row]!r}: its features ({self.settings.features}) hold NaN, infinity, or "
+                f"numbers beyond {_LARGEST:g}"
+            )
         dimensions = self.counts["dimensions"] or features.shape[1]
         if features.shape[1] != dimensions:
             raise DataError(
@@ -216,4 +235,7 @@ def _encode(record: ShardRecord, key: str) -> bytes:
         "values": record.values,
         "part_digest": record.part_digest,
     }
+    # As it is read back, with bars' numbers as strings.
+    body = json.loads(json.dumps(body))
+    body["digest"] = body_digest(body)
     return (json.dumps(body, ensure_ascii=False) + "\n").encode("utf-8")

@@ -1,0 +1,86 @@
+"""Statistics and the workers that measure them: what ends them, where they are, what they are sent."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sentencepiece
+import soundfile
+from corpora import RATE, files_of, noise, write_jsonl
+from packed import Packed
+from uttershard.pipeline.errors import ConfigError, DataError
+from uttershard.writers import StatsSettings, collect_stats, pack
+from uttershard.writers.cluster import ClusterSettings
+from uttershard.writers.stats.attempts import DEADLY, Attempts
+
+HERE = ClusterSettings(n_workers=1, options={"processes": False})
+
+
+def test_a_function_that_ends_its_worker_is_named(flac: Packed, tmp_path: Path) -> None:
+    settings = StatsSettings(features="stats_functions:ends_worker")
+    with pytest.raises(DataError, match=r"shard-00000\d\.tar: utterance .*3 workers have died.*:ends_worker\)"):
+        collect_stats(str(flac.address), settings, out=str(tmp_path), workers=1)
+
+
+def test_attempts_that_ended_are_not_held_against_an_utterance(tmp_path: Path) -> None:
+    attempts, other = Attempts(tmp_path, 4), Attempts(tmp_path, 5)
+    for _ in range(DEADLY):
+        with attempts.attempt() as attempt, attempt.at(7):
+            pass
+        with pytest.raises(ValueError, match="told"), attempts.attempt() as attempt, attempt.at(7):
+            raise ValueError("told")
+    # What is left open is as a process that was killed leaves it: between two utterances, or at one.
+    left: list[Any] = []
+
+    def die_at(number: int | None) -> None:
+        left.append(attempts.attempt())
+        attempt = left[-1].__enter__()
+        if number is not None:
+            left.append(attempt.at(number))
+            left[-1].__enter__()
+
+    for number in (None, None, None, 0, 1, 1, 2):
+        die_at(number)
+    assert attempts.deadly() is None
+    die_at(1)
+    assert attempts.deadly() == 1
+    assert other.deadly() is None
+
+
+def test_workers_in_another_folder(flac: Packed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["Satz ü 12345", "67890 Satz"] * 20),
+        model_prefix=str(tmp_path / "bpe"), vocab_size=20, model_type="bpe", minloglevel=9,
+    )  # fmt: skip
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    settings = StatsSettings(features="none", tokenizer="bpe.model")
+    stats = collect_stats(
+        f"file://{flac.address}", settings, out="stats",
+        cluster=ClusterSettings(n_workers=1, options={"preload": [f"import os; os.chdir({str(elsewhere)!r})"]}),
+    ).stats  # fmt: skip
+    assert stats.body["tokens"] > 0
+
+
+def test_functions_may_work_in_place_whatever_the_codec(tmp_path: Path) -> None:
+    settings = StatsSettings(features="stats_functions:in_place")
+    found = []
+    for subtype in ("PCM_16", "FLOAT"):
+        soundfile.write(tmp_path / f"{subtype}.wav", noise(0.5) / 32768, RATE, subtype=subtype)
+        corpus = write_jsonl(tmp_path / f"{subtype}.jsonl", [{"audio_filepath": f"{subtype}.wav"}])
+        pack(corpus, tmp_path / subtype, cluster=HERE)
+        found.append(collect_stats(str(tmp_path / subtype), settings, cluster=HERE).stats.mean)
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_options_as_the_json_gives_them_back() -> None:
+    options = {"low_freq": 20, "dither": (0.0, 1)}
+    assert StatsSettings(feature_options=options).identity()["feature_options"]["dither"] == [0.0, 1]
+
+
+def test_retries_that_are_none(flac: Packed, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="retries is -1"):
+        collect_stats(str(flac.address), out=str(tmp_path), retries=-1)
+    assert not files_of(tmp_path)
