@@ -5,17 +5,16 @@ unless a codec is asked for that can't hold it, which is counted; lossy sources 
 """
 
 import contextlib
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import soundfile
 from numpy.typing import NDArray
 from uttershard.pipeline.errors import ConfigError
 from uttershard.pipeline.reading.codecs import CODECS, AudioError, AudioInfo, decode, measure, probe
-from uttershard.pipeline.reading.codecs.base import Depth
+from uttershard.pipeline.reading.codecs.base import Depth, ViewFile
 from uttershard.pipeline.reading.convert import to_floats
 
 from .audio_files import open_audio, read_audio
@@ -123,9 +122,10 @@ def _whole(data: bytes | memoryview, settings: PackSettings) -> PackedAudio:
     info = measure(data)
     if _stays(info, settings):
         return PackedAudio(data, info)
-    depth = _depth(io.BytesIO(data), info)
+    file = cast(BinaryIO, ViewFile(memoryview(data)))
+    depth = _depth(file, info)
     if depth in ("PCM_32", "DOUBLE"):
-        return _encode(_cut(io.BytesIO(data), info, 0, info.num_samples), info, depth, settings)
+        return _encode(_cut(file, info, 0, info.num_samples), info, depth, settings)
     return _encode(decode(info.codec, data, info.num_samples, info.channels), info, depth, settings)
 
 

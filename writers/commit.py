@@ -5,6 +5,7 @@ A file is written under a name of its own in the job's `tmp/` folder (same file 
 
 import contextlib
 import errno
+import io
 import os
 import uuid
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from typing import BinaryIO
 from uttershard.pipeline.dataset.files import local_path
 from uttershard.pipeline.errors import ConfigError, StorageError
 from uttershard.pipeline.remote.faults import redact
+
+from .synced_file import SyncedFile
 
 _FULL = {
     errno.ENOSPC: "no space left",
@@ -41,10 +44,10 @@ def atomic_write(path: Path, scratch: Path) -> Iterator[BinaryIO]:
     unfinished = scratch / f"{path.name}.{uuid.uuid4().hex}"
     with storage_errors(path):
         try:
-            with unfinished.open("xb") as file:
+            with SyncedFile(unfinished) as raw, io.BufferedWriter(raw) as file:
                 yield file
                 file.flush()
-                os.fsync(file.fileno())
+                raw.sync()
             unfinished.replace(path)
             sync_folder(path.parent)
         except BaseException:

@@ -9,7 +9,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from os import PathLike, fspath
 from typing import Any
 
@@ -18,7 +18,14 @@ from uttershard.pipeline.dataset.manifest import MANIFEST_NAME, Manifest, encode
 from uttershard.pipeline.errors import ConfigError, DataError
 
 from .assign import assign, shard_count
-from .cluster import Cluster, ClusterSettings, cluster_settings, start_cluster
+from .cluster import (
+    Cluster,
+    ClusterSettings,
+    cluster_settings,
+    start_cluster,
+    started_ahead,
+    started_when_needed,
+)
 from .columns import infer_columns
 from .commit import NoSpaceError
 from .fingerprint import differences, fingerprint
@@ -145,10 +152,12 @@ class _Job:
         return JobRecords(self.target)
 
     def run(self, reader: Source) -> PackSummary:
-        with contextlib.ExitStack() as stack:
-            workers = partial(start_cluster, self.workers, self.settings.retries, self.progress)
-            # Started when they are first needed: a corpus of a few files is listed here, and may be packed already.
-            return self._run(reader, lru_cache(maxsize=1)(lambda: stack.enter_context(workers())))
+        start = partial(start_cluster, self.workers, self.settings.retries, self.progress)
+        # Local workers import while this process lists. A queue is not asked for jobs before there is work, and
+        # a dataset that is there already may need neither.
+        ahead = self.workers.env == "local" and self.target.size(MANIFEST_NAME) is None
+        with started_ahead(start) if ahead else started_when_needed(start) as cluster:
+            return self._run(reader, cluster)
 
     def _run(self, reader: Source, cluster: Callable[[], Cluster]) -> PackSummary:
         with run_parts_by(lambda *arguments: cluster().run(*arguments)):

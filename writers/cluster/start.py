@@ -10,18 +10,21 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import dask
-from distributed import Client, Status
+from distributed import Client
 from uttershard.pipeline.errors import ConfigError, StorageError
 
 from ..progress import Progress
+from .jobs import JobWatch, ended_in_slurm, noting_failures
 from .settings import JOB_QUEUES, ClusterSettings, cluster_class
 from .tasks import IN_FLIGHT, Cluster
 from .workers import check_workers
 
 _DEFAULT_JOB_MEMORY = "2GB"
+_Replace = Callable[[], object] | None
+
 _POLL_SECONDS = 0.2
 _CLOSE_SECONDS = 60
 _NO_INTERRUPTS = f"{__package__}.no_interrupts"
@@ -50,16 +53,19 @@ def start_cluster(settings: ClusterSettings, retries: int, progress: Progress) -
         "distributed.worker.memory.terminate": False,
         f"{_MALLOC}TRIM_THRESHOLD_": _KEPT_BYTES,
         f"{_MALLOC}MMAP_THRESHOLD_": _KEPT_BYTES,
+        # Workers and scheduler look at themselves so often that it costs a packing core a twentieth of its time.
+        "distributed.admin.tick.interval": "1s",
+        "distributed.worker.profile.enabled": settings.dashboard,
         # A job that is gone is replaced after this; a local worker is first started again by its nanny.
         "distributed.deploy.lost-worker-timeout": "10s" if settings.env == "local" else "5s",
     }
     with dask.config.set(defaults), _launched(settings) as cluster, _connected(cluster, settings) as client:
         if settings.dashboard:
             progress.note(f"dashboard: {client.dashboard_link}")
+        replace_lost = _replacement(cluster, settings)
         if settings.env != "local":  # local workers are this very interpreter
-            _wait_for_worker(client, cluster, settings, progress)
+            _wait_for_worker(client, cluster, settings, progress, replace_lost)
             check_workers(client)
-        replace_lost = _replacement(cluster) if settings.env == "local" else None
         window = _window(client, settings)
         yield Cluster(client, window, retries, progress, settings.patience_seconds, replace_lost)
 
@@ -126,7 +132,7 @@ def _connected(cluster: Any, settings: ClusterSettings) -> Iterator[Client]:
         raise ConfigError(f"cluster {settings.env!r}: no address of a scheduler ({error}): tcp://host:port") from error
     except (OSError, TimeoutError) as error:
         raise StorageError(f"no scheduler answers at {settings.env} ({error})") from error
-    with client:
+    with contextlib.closing(client):  # which, unlike `with client`, may end in another thread than it began
         yield client
 
 
@@ -146,11 +152,13 @@ def _local(settings: ClusterSettings) -> Any:
     return cluster_class("local")(**{**options, **settings.options})
 
 
-def _replacement(cluster: Any) -> Callable[[], object]:
-    """Return what brings a local cluster back to its number of workers.
-
-    A nanny starts its worker again when it dies, but gives up for good on one that dies as it starts.
-    """
+def _replacement(cluster: Any, settings: ClusterSettings) -> _Replace:
+    """Return what brings a cluster back to its number of workers, where nobody else does."""
+    if settings.env in JOB_QUEUES:
+        return JobWatch(cluster, ended_in_slurm if settings.env == "slurm" else None)
+    if settings.env != "local":
+        return None
+    # A nanny starts its worker again when it dies, but gives up for good on one that dies as it starts.
     return partial(cluster.scale, len(cluster.worker_spec))
 
 
@@ -165,28 +173,11 @@ def _job_queue(settings: ClusterSettings) -> Any:
     scheduler = {"dashboard_address": ":0", "dashboard": settings.dashboard}
     options["scheduler_options"] = {**scheduler, **options.get("scheduler_options", {})}
     kind = cluster_class(settings.env)
-    cluster = kind(job_cls=_noting_failures(kind.job_cls), **options)
+    cluster = kind(job_cls=noting_failures(kind.job_cls), **options)
     most, least = _bounds(settings)
     a_job = int(options["processes"])
     cluster.adapt(minimum_jobs=math.ceil(least / a_job), maximum_jobs=math.ceil(most / a_job))
     return cluster
-
-
-def _noting_failures(job_class: Any) -> Any:
-    """Return a class of jobs that notes submissions that failed: `adapt` repeats them for ever, without a word."""
-
-    class NotingJob(job_class):  # type: ignore[misc]
-        failures: ClassVar[list[str]] = []
-
-        async def start(self) -> None:
-            try:
-                await super().start()
-            except (RuntimeError, OSError) as error:
-                self.failures.append(str(error))
-                self.status = Status.failed  # closing the cluster asks for it
-                raise
-
-    return NotingJob
 
 
 def _ssh(settings: ClusterSettings) -> Any:
@@ -210,7 +201,9 @@ def _bounds(settings: ClusterSettings) -> tuple[int, int]:
     return most, most if settings.min_workers is None else settings.min_workers
 
 
-def _wait_for_worker(client: Client, cluster: Any, settings: ClusterSettings, progress: Progress) -> None:
+def _wait_for_worker(
+    client: Client, cluster: Any, settings: ClusterSettings, progress: Progress, replace_lost: _Replace
+) -> None:
     progress.note(f"waiting for workers of {settings.env}")
     failures: Sequence[str] = getattr(getattr(cluster, "job_cls", None), "failures", ())
     deadline = time.monotonic() + settings.patience_seconds
@@ -220,6 +213,8 @@ def _wait_for_worker(client: Client, cluster: Any, settings: ClusterSettings, pr
         if time.monotonic() > deadline:
             hint = "look at its queue" if settings.env in JOB_QUEUES else "start some"
             raise StorageError(f"no worker of {settings.env} came in {settings.patience_seconds:.0f} s: {hint}")
+        if replace_lost is not None:
+            replace_lost()
         time.sleep(_POLL_SECONDS)
 
 
