@@ -25,7 +25,7 @@ from uttershard.pipeline.planning.mixing import MixedCorpus, mix_corpora
 from uttershard.pipeline.planning.plan import lay_out_epoch, lay_out_rest, windows_of_rank
 from uttershard.pipeline.planning.settings import Batching, Sharding
 from uttershard.pipeline.testing import check_elastic_resume, check_resume
-from uttershard.writers import StatsSettings, collect_stats, index_tars
+from uttershard.writers import StatsSettings, collect_stats, index_tars, merge
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +83,18 @@ def test_batches_are_those_of_the_same_datasets_on_one_disk(
     if "cache" in settings:
         # What is on the disk already is not copied into the cache.
         assert len(cached_tars(tmp_path / "cache")) == 8
+
+
+def test_merged_datasets_here_and_there(near: Packed, remote: RemoteDataset, tmp_path: Path) -> None:
+    loaders = []
+    for name, far in (("here", str(remote.packed.address)), ("there", remote.address)):
+        merge([far, str(near.address)], str(tmp_path / name), prefixes=("a/", "b/"), storage_options=remote.options())
+        settings = {"rank": 0, "world_size": 1, "batch_bins": BINS, "cache": tmp_path / "cache", **PATIENT}
+        loaders.append(ShardLoader(tmp_path / name, storage_options=remote.options(), **settings))
+    here, there = loaders
+    assert list(run(there, 0)) == list(run(here, 0))
+    # Local tars are mapped where they are, and not copied into the cache.
+    assert len(cached_tars(tmp_path / "cache")) == 8
 
 
 def test_through_a_dataloader_of_ones_own(near: Packed, remote: RemoteDataset, webdataset: Path) -> None:

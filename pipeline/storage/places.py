@@ -1,4 +1,4 @@
-"""Tars of a mix in several kinds of places: each place is read by a storage of its own."""
+"""Tars in several kinds of places: each place is read by a storage of its own."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
