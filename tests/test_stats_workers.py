@@ -20,7 +20,7 @@ HERE = ClusterSettings(n_workers=1, options={"processes": False})
 def test_a_function_that_ends_its_worker_is_named(flac: Packed, tmp_path: Path) -> None:
     settings = StatsSettings(features="stats_functions:ends_worker")
     with pytest.raises(DataError, match=r"shard-00000\d\.tar: utterance .*3 workers have died.*:ends_worker\)"):
-        collect_stats(str(flac.address), settings, out=str(tmp_path), workers=1)
+        collect_stats(str(flac.address), settings, out=str(tmp_path), workers=2)
 
 
 def test_attempts_that_ended_are_not_held_against_an_utterance(tmp_path: Path) -> None:
