@@ -275,7 +275,8 @@ def test_goes_on_shard_by_shard(dataset: Path, tmp_path: Path) -> None:
         def note(self, message: str) -> None:
             pass
 
-    collect_stats(str(copy), OWN, out=str(tmp_path / "stats"), cluster=HERE, progress=Watch())
+    again = collect_stats(str(copy), OWN, out=str(tmp_path / "stats"), cluster=HERE, progress=Watch())
+    assert again.kept_shards == len(kept) - 2
     assert files_of(tmp_path / "stats") == files_of(tmp_path / "whole")
     assert {name for name in kept if seen[name] != times[name]} == {"000000.json", "000001.json"}
 

@@ -8,7 +8,7 @@ from uttershard.writers.stats.collect import collect_stats
 from uttershard.writers.stats.settings import FEATURES, StatsSettings
 
 from .cluster import ClusterConfig, ClusterName, Dashboard, Retries, Workers, chosen_cluster, stoppable
-from .output import Json, as_share, print_json, print_pairs, print_table
+from .output import Json, as_count, as_share, print_json, print_pairs, print_table
 from .progress import bars
 from .storage import StorageOption, parse_storage_options
 
@@ -69,8 +69,19 @@ def stats(
             storage_options=parse_storage_options(storage_option),
         )
     if json:
-        print_json({"path": summary.path, "already_complete": summary.already_complete, **summary.stats.body})
+        print_json(
+            {
+                "path": summary.path,
+                "already_complete": summary.already_complete,
+                "kept_shards": summary.kept_shards,
+                **summary.stats.body,
+            }
+        )
         return
+    if summary.already_complete:
+        typer.echo("already complete, nothing to do")
+    if summary.kept_shards:
+        typer.echo(f"{as_count(summary.kept_shards, 'shard')} kept from an earlier run of this job")
     _print(summary.path, summary.stats.body)
 
 

@@ -32,7 +32,7 @@ from uttershard.pipeline.dataset.stats import (
 )
 from uttershard.pipeline.errors import ConfigError, DataError
 
-from ..cluster import ClusterSettings, cluster_settings, start_cluster
+from ..cluster import Cluster, ClusterSettings, cluster_settings, start_cluster
 from ..commit import atomic_write, storage_errors, write_atomically
 from ..job import JobFolder, lock
 from ..progress import Progress, Silent
@@ -53,6 +53,8 @@ class StatsSummary:
     already_complete: bool
     elapsed: float
     """Seconds."""
+    kept_shards: int = 0
+    """Shards that an earlier run, stopped before its end, had measured."""
 
 
 def collect_stats(
@@ -104,20 +106,28 @@ def collect_stats(
         return StatsSummary(str(path), found, True, time.monotonic() - began)
     with _job(path) as job:
         with start_cluster(where, retries, listener) as running:
-            tasks = _tasks(shards, job, chosen, identity)
-            listener.begin("stats", utterances=shards.manifest.utterances, seconds=shards.manifest.seconds)
-            try:
-                for shard, _ in running.run(measure_shard, tasks, lambda shard: shard_names(shard)[0]):
-                    entry = shards.manifest.shards[shard]
-                    listener.advance(utterances=entry.utterances, seconds=entry.seconds, nbytes=entry.tar_bytes)
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt(
-                    "stopped: what is measured is kept. Run the same command again to go on"
-                ) from None
-            finally:
-                listener.end()
+            kept = sum(_measured(shards, running, _tasks(shards, job, chosen, identity), listener))
         _write(shards, job, path, identity, chosen)
-    return StatsSummary(str(path), load_stats(str(path), shards.digest, identity), False, time.monotonic() - began)
+    made = load_stats(str(path), shards.digest, identity)
+    return StatsSummary(str(path), made, False, time.monotonic() - began, kept)
+
+
+def _measured(shards: ShardSet, running: Cluster, tasks: Iterator[StatsTask], listener: Progress) -> Iterator[bool]:
+    """Run the tasks and yield, of each, whether an earlier run had done it."""
+    entries, done = shards.manifest.shards, 0
+    listener.begin("stats", utterances=shards.manifest.utterances, seconds=shards.manifest.seconds)
+    try:
+        for shard, found_before in running.run(measure_shard, tasks, lambda shard: shard_names(shard)[0]):
+            done += 1
+            entry = entries[shard]
+            listener.advance(utterances=entry.utterances, seconds=entry.seconds, nbytes=entry.tar_bytes)
+            yield found_before
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"stopped: {done} of {len(entries)} shards are measured and kept. Run the same command again to go on"
+        ) from None
+    finally:
+        listener.end()
 
 
 def _folder(shards: ShardSet, out: str | None) -> Path:

@@ -84,16 +84,15 @@ def record_path(folder: JobFolder, shard: int) -> Path:
     return folder.path / "done" / f"{shard:06d}.json"
 
 
-def measure_shard(task: StatsTask) -> ShardRecord:
-    """Measure a shard, or find that it has been.
+def measure_shard(task: StatsTask) -> bool:
+    """Measure a shard, or find that it has been, and return whether it had.
 
     Raises:
-        DataError: An utterance is damaged.
+        DataError: An utterance is damaged, or what computes its features fails or ends workers.
     """
     folder = JobFolder(Path(task.folder))
-    found = read_record(folder, task.shard, task.key)
-    if found is not None:
-        return found
+    if read_record(folder, task.shard, task.key) is not None:
+        return True
     measurer = _Measurer(task.settings)
     shards = ShardSet(task.address, Manifest((task.entry,), task.columns, {}), task.storage_options)
     table, _ = shards.sidecar(0)
@@ -124,7 +123,7 @@ def measure_shard(task: StatsTask) -> ShardRecord:
         digest_bytes(data),
     )
     write_atomically(record_path(folder, task.shard), folder.scratch, _encode(record, task.key))
-    return record
+    return False
 
 
 def read_record(folder: JobFolder, shard: int, key: str) -> ShardRecord | None:
