@@ -2,9 +2,12 @@
 
 decode   a bare loop over FLAC files in memory: nothing but the fastest decoder, into a buffer that is used again.
 copy     WAV: the int16 samples of each utterance, where they lie in the mapped tar, become float32 in their row of a
-         padded batch buffer that is used again. No headers are parsed, no checksums verified, no lists made.
+         padded batch buffer that is used again. No headers are parsed, no checksums verified, no lists made. With two
+         buffers in turn it is what a trainer leaves that holds a batch while the next is made: one buffer stays in a
+         large cache, two may not.
 """
 
+import itertools
 import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -51,19 +54,19 @@ def _decode_share(dataset: Path, window: Window, processes: int, share: int) -> 
     return clock(sizes(), window).utterances_per_second
 
 
-def least_copy(dataset: Path, window: Window) -> Speed:
-    """Measure the copy of WAV samples into padded float32 rows, in one process."""
+def least_copy(dataset: Path, window: Window, *, buffers: int) -> Speed:
+    """Measure the copy of WAV samples into padded float32 rows, in one process, into so many buffers in turn."""
     audio, num_samples, batches = _spans(dataset)
     lengths: list[int] = num_samples.tolist()
     largest = max(len(rows) * int(num_samples[rows].max()) for rows in batches)
-    buffer = np.empty(largest, np.float32)
+    turn = itertools.cycle([np.empty(largest, np.float32) for _ in range(buffers)])
     plan = [(rows.tolist(), int(num_samples[rows].max())) for rows in batches]
     scale = np.float32(INT16_SCALE)
 
     def sizes() -> Iterator[int]:
         while True:
             for rows, longest in plan:
-                padded = buffer[: len(rows) * longest].reshape(len(rows), longest)
+                padded = next(turn)[: len(rows) * longest].reshape(len(rows), longest)
                 for row, utterance in zip(padded, rows, strict=True):
                     length = lengths[utterance]
                     samples = np.frombuffer(audio[utterance], np.int16, length, _WAV_HEADER_BYTES)

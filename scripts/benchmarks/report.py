@@ -33,7 +33,8 @@ included.
   decoder, into a buffer that is used again; nothing is read, checked, converted, batched or sent.
 - **least copy**: the limit for WAV. int16 samples, where they lie in the mapped tar, become float32 in their
   row of a padded batch buffer that is used again, in one process; nothing is parsed, checked or sent. Held
-  against one and two workers.
+  against one and two workers. **2 buffers in turn**: the same, but the next batch goes elsewhere than the last,
+  as it must while the trainer holds that: one buffer of 38 MB stays in a large cache, two may not.
 - **webdataset**: the first peer. Its own reader, `soundfile`, a buffer for each of eleven ranges of lengths,
   torch's `DataLoader`; shards and order as they come. It verifies no checksum.
 - **ours**: `ShardLoader` with `threads=` or `num_workers=`, every checksum verified.

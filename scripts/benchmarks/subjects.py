@@ -27,6 +27,8 @@ class Reader:
         return asdict(function(Path(dataset), Window(warm_up_seconds, seconds), **self.arguments))
 
 
+LEAST_COPY = "least copy, 1 process"
+LEAST_COPY_IN_TURN = "least copy, 2 buffers in turn"
 _ANY_CODEC = {
     "webdataset, 1 worker": Reader("peer", "webdataset_buckets", {"num_workers": 1}),
     "webdataset, 2 workers": Reader("peer", "webdataset_buckets", {"num_workers": 2}),
@@ -41,7 +43,11 @@ READING = {
         "bare decode, 2 processes": Reader("limits", "bare_decode", {"processes": 2}),
         **_ANY_CODEC,
     },
-    "wav": {"least copy, 1 process": Reader("limits", "least_copy"), **_ANY_CODEC},
+    "wav": {
+        LEAST_COPY: Reader("limits", "least_copy", {"buffers": 1}),
+        LEAST_COPY_IN_TURN: Reader("limits", "least_copy", {"buffers": 2}),
+        **_ANY_CODEC,
+    },
 }
 """What reads, by codec and name."""
 

@@ -11,7 +11,7 @@ from .machine import describe_machine
 from .packing import COPY, LIMIT, make_files, packing_subjects
 from .rounds import Meter, Spread, measure_apart, measure_in_rounds
 from .store_rounds import MEASUREMENTS_A_ROUND, measure_store
-from .subjects import PARTS, READING
+from .subjects import LEAST_COPY, LEAST_COPY_IN_TURN, PARTS, READING
 
 
 @dataclass(frozen=True)
@@ -161,10 +161,10 @@ def _summarise(
 
 def _beside(codec: str, subject: str) -> tuple[str | None, str | None]:
     """Name the limit and the peer that a subject is held against: those with as many processes."""
+    limit = LEAST_COPY
     if subject.startswith(("bare", "least")):
-        return None, None
+        return (limit if subject == LEAST_COPY_IN_TURN else None), None
     count = 2 if " 2 " in subject else 1
-    limit = "least copy, 1 process"
     if codec == "flac":
         limit = f"bare decode, {count} process{'es' if count > 1 else ''}"
     peer = f"webdataset, {count} worker{'s' if count > 1 else ''}"
