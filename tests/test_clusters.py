@@ -1,5 +1,6 @@
 """Clusters: which there are, what is refused, what is found of workers at start, and what becomes of failed tasks."""
 
+import logging
 import os
 import pickle
 import shlex
@@ -13,6 +14,7 @@ from typing import Any
 
 import asyncssh
 import cluster_tasks
+import dask
 import psutil
 import pytest
 from batch_system import install_batch_system
@@ -99,7 +101,9 @@ def test_yaml_as_in_espnet(tmp_path: Path) -> None:
         ("parallel: {env: local, n_workers: 0}", "n_workers is 0"),
         ("parallel: {env: local, n_workers: two}", "n_workers is 'two'"),
         ("parallel: {env: slurm}", "say how many workers"),
-        ("parallel: {env: ssh, n_workers: 2}", "needs the option hosts"),
+        ("parallel: {env: ssh, n_workers: 2}", "needs the option hosts: the scheduler's first, then the workers'$"),
+        ("parallel: {env: ssh, options: {hosts: head}}", "needs the option hosts: .*, a list of names .it is 'head'"),
+        ("parallel: {env: pbs, n_workers: 2, options: {walltime: 24:00:00}}", "walltime is 86400; write it in quotes"),
         ("parallel: {env: 'tcp://127.0.0.1:1', options: {cores: 1}}", "no option 'cores'; it has: none"),
         ("parallel: [", "no YAML that can be read"),
         ("parallel: {start_seconds: soon}", "start_seconds is 'soon'; it must be a number of seconds"),
@@ -125,10 +129,11 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
         ClusterSettings("slurm", 2)
 
 
-def test_an_option_that_its_cluster_refuses() -> None:
+@pytest.mark.parametrize("options", [{"memory": "much"}, {"cores": 0}])
+def test_an_option_that_its_cluster_refuses(options: dict[str, Any]) -> None:
     with (
         pytest.raises(ConfigError, match="slurm"),
-        start_cluster(ClusterSettings("slurm", 1, options={"memory": "much"}), 0, Silent()),
+        start_cluster(ClusterSettings("slurm", 1, options=options), 0, Silent()),
     ):
         pass
 
@@ -159,8 +164,6 @@ def test_a_scheduler_that_runs(
 
 def test_no_scheduler_there(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", "1s")
-    import dask
-
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
         pytest.raises(StorageError, match="no scheduler"),
@@ -169,7 +172,7 @@ def test_no_scheduler_there(corpus: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("address", ["tcp://", "foo://head:8786"])
+@pytest.mark.parametrize("address", ["tcp://", "foo://head:8786", "tls://127.0.0.1:1"])
 def test_no_address_of_a_scheduler(address: str) -> None:
     with (
         pytest.raises(ConfigError, match="no address of a scheduler"),
@@ -201,6 +204,26 @@ def test_a_local_worker_that_does_not_come_back_is_replaced() -> None:
         assert dict(cluster.run(abs, [-1, -2, -3])) == {0: 1, 1: 2, 2: 3}
         for process in restarting:
             process.kill()
+
+
+def test_a_scheduler_that_is_killed_is_told_in_a_line(
+    scheduler: DaskProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged = []
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", logged.append)
+    scheduler.start_worker()
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
+        pytest.raises(StorageError, match="the scheduler is gone"),
+        start_cluster(ClusterSettings(scheduler.address), 3, Silent()) as cluster,
+    ):
+        logging.getLogger("distributed.client").addHandler(handler)
+        for _ in cluster.run(abs, range(1_000_000)):
+            if scheduler.scheduler is not None and scheduler.scheduler.poll() is None:
+                scheduler.scheduler.kill()
+    logging.getLogger("distributed.client").removeHandler(handler)
+    assert logged == []
 
 
 def test_no_worker_comes(scheduler: DaskProcesses) -> None:

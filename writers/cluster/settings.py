@@ -81,8 +81,18 @@ class ClusterSettings:
         if unknown:
             listed = ", ".join(known) if known else "none"
             raise ConfigError(f"cluster {self.env!r} has no option {unknown[0]!r}; it has: {listed}")
-        if self.env == "ssh" and not self.options.get("hosts"):
-            raise ConfigError("cluster 'ssh' needs the option hosts: the scheduler's host first, then the workers'")
+        self._check_values()
+
+    def _check_values(self) -> None:
+        """Refuse values that Dask takes for something else than what was meant."""
+        hosts, walltime = self.options.get("hosts"), self.options.get("walltime")
+        named = isinstance(hosts, list | tuple) and bool(hosts) and all(isinstance(host, str) for host in hosts)
+        if self.env == "ssh" and not named:
+            given = "" if hosts is None else f", a list of names (it is {hosts!r})"
+            raise ConfigError(f"cluster 'ssh' needs the option hosts: the scheduler's first, then the workers'{given}")
+        if not (walltime is None or isinstance(walltime, str)):
+            # YAML reads 24:00:00 as 86400, which SLURM takes for minutes.
+            raise ConfigError(f'walltime is {walltime!r}; write it in quotes: walltime: "24:00:00"')
 
     @property
     def is_address(self) -> bool:

@@ -59,7 +59,12 @@ def start_cluster(settings: ClusterSettings, retries: int, progress: Progress) -
         # A job that is gone is replaced after this; a local worker is first started again by its nanny.
         "distributed.deploy.lost-worker-timeout": "10s" if settings.env == "local" else "5s",
     }
-    with dask.config.set(defaults), _launched(settings) as cluster, _connected(cluster, settings) as client:
+    with (
+        dask.config.set(defaults),
+        _silent_client(),
+        _launched(settings) as cluster,
+        _connected(cluster, settings) as client,
+    ):
         if settings.dashboard:
             progress.note(f"dashboard: {client.dashboard_link}")
         replace_lost = _replacement(cluster, settings)
@@ -97,7 +102,7 @@ def _launch(settings: ClusterSettings) -> Any:
     )
     try:
         return start(settings)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         given = f" (options: {dict(settings.options)!r})" if settings.options else ""
         raise ConfigError(f"cluster {settings.env!r}: {error}{given}") from error
     except (OSError, RuntimeError) as error:
@@ -125,10 +130,22 @@ def _why(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
+def _silent_client() -> Iterator[None]:
+    """Keep Dask's client from logging that it lost the scheduler: it is told by an error, without thirty lines."""
+    log = logging.getLogger("distributed.client")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+@contextlib.contextmanager
 def _connected(cluster: Any, settings: ClusterSettings) -> Iterator[Client]:
     try:
         client = Client(cluster)  # type: ignore[no-untyped-call]
-    except ValueError as error:
+    except (TypeError, ValueError) as error:  # the first, if Dask is not configured for tls://
         raise ConfigError(f"cluster {settings.env!r}: no address of a scheduler ({error}): tcp://host:port") from error
     except (OSError, TimeoutError) as error:
         raise StorageError(f"no scheduler answers at {settings.env} ({error})") from error
