@@ -68,3 +68,8 @@ def in_place(audio: NDArray[np.float32], sample_rate: int) -> NDArray[Any]:
 def characters(text: str) -> list[str]:
     """Return a token a character."""
     return list(text)
+
+
+def syllables(text: str) -> list[str]:
+    """Return a token for two characters."""
+    return [text[begin : begin + 2] for begin in range(0, len(text), 2)]

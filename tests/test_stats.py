@@ -16,7 +16,7 @@ import stats_functions
 import torch
 from corpora import RATE, files_of, noise, write_jsonl
 from numpy.typing import NDArray
-from uttershard.pipeline import Fbank, GlobalCmvn, ShardSet
+from uttershard.pipeline import Fbank, GlobalCmvn, ShardLoader, ShardSet
 from uttershard.pipeline.dataset.stats import load_stats
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.pipeline.reading.convert import mix_channels, resample, to_float32
@@ -205,7 +205,7 @@ def test_stale_statistics_are_refused_and_made_again(corpus: Path, dataset: Path
         (lambda text: text.replace('"utterances": 30', '"utterances": 31', 1), "changed by hand"),
         (lambda text: "[" * 100_000, "not JSON"),
         (lambda text: "", "not JSON"),
-        (lambda text: "PK\x03\x04", "an .npz file, .* Give the address of the json"),
+        (lambda text: "PK\x03\x04", "an .npz file, .*: give the address of the json"),
     ],
 )
 def test_half_written_and_foreign_files(dataset: Path, tmp_path: Path, damage: Any, message: str) -> None:
@@ -238,6 +238,31 @@ def test_columns_of_other_statistics_are_refused(dataset: Path, tmp_path: Path) 
         stats.columns(["tokens"])
     assert not collect_stats(str(dataset), OWN, out=str(tmp_path), cluster=HERE).already_complete
     assert stats.columns(["tokens"]).num_rows == table.num_rows
+
+
+def test_addresses_of_other_things(dataset: Path, tmp_path: Path) -> None:
+    digest = ShardSet.open(str(dataset)).digest
+    for address in (tmp_path, tmp_path / "none.json", dataset / "dataset.json", dataset / "shard-000000.parquet"):
+        with pytest.raises(DataError, match="give the address of the json that `uttershard stats` wrote and printed"):
+            load_stats(str(address), digest)
+
+
+def test_other_statistics_by_the_same_name_are_another_plan(dataset: Path, tmp_path: Path) -> None:
+    states = []
+    for number, tokenizer in enumerate(("characters", "syllables")):
+        settings = replace(OWN, tokenizer=f"stats_functions:{tokenizer}")
+        made = Path(collect_stats(str(dataset), settings, out=str(tmp_path), cluster=HERE).path)
+        renamed = made.rename(tmp_path / "mine.json")
+        shutil.rmtree(tmp_path / "mine", ignore_errors=True)
+        made.with_suffix("").rename(tmp_path / "mine")
+        loader = ShardLoader(
+            dataset, batch_bins=3000, sample_rate=RATE, channels=1, where="tokens > 20", stats=renamed, rank=0,
+            world_size=1,
+        )  # fmt: skip
+        states.append(loader.state_dict())
+        if number:
+            with pytest.raises(ConfigError, match="stats"):
+                loader.load_state_dict(states[0])
 
 
 def test_goes_on_shard_by_shard(dataset: Path, tmp_path: Path) -> None:

@@ -20,13 +20,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, StorageError
 from .digest import PREFIX, digest_bytes
 from .files import StorageOptions, read_bytes
 
 STATS_FOLDER = "stats"
 FORMAT_NAME = "uttershard-stats"
 FORMAT_VERSION = 1
+
+_GIVE_JSON = "give the address of the json that `uttershard stats` wrote and printed"
 
 _ZIP = b"PK\x03\x04"
 
@@ -76,6 +78,11 @@ class DatasetStats:
         """`count`, `sum` and `sum_square`, as `GlobalCmvn` takes them."""
         count, mean = float(self.body["features"]["frames"]), self.mean
         return {"count": count, "sum": mean * count, "sum_square": (self.variance + mean**2) * count}
+
+    @property
+    def columns_digest(self) -> str:
+        """Digest of what was measured of each utterance."""
+        return str(self.body["files"][COLUMNS_NAME])
 
     def columns(self, names: Sequence[str]) -> pa.Table:
         """Read what was measured of each utterance, in dataset order.
@@ -157,7 +164,11 @@ def load_stats(
     try:
         data = read_bytes(path, storage_options)
     except DataError as error:
-        raise DataError(f"{error}: give the address of the json that `uttershard stats` wrote and printed") from error
+        raise DataError(f"{error}: {_GIVE_JSON}") from error
+    except StorageError as error:
+        if isinstance(error.__cause__, IsADirectoryError):
+            raise DataError(f"{path}: a folder: {_GIVE_JSON}") from error
+        raise
     body = _decode(data, path)
     if body["dataset_digest"] != dataset_digest:
         raise DataError(
@@ -178,15 +189,14 @@ def load_stats(
 def _decode(data: bytes, path: str) -> dict[str, Any]:
     if data.startswith(_ZIP):
         raise DataError(
-            f"{path}: an .npz file, as feats_stats.npz is: it does not say which dataset it is of. Give the address of "
-            "the json that `uttershard stats` wrote and printed"
+            f"{path}: an .npz file, as feats_stats.npz is, which does not say what dataset it is of: {_GIVE_JSON}"
         )
     try:
         body = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON ({error}); run `uttershard stats` again") from error
+        raise DataError(f"{path}: not JSON ({error}): {_GIVE_JSON}, or run that again") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
-        raise DataError(f'{path}: not statistics of uttershard (no "format": "{FORMAT_NAME}" in it)')
+        raise DataError(f'{path}: not statistics of uttershard (no "format": "{FORMAT_NAME}" in it): {_GIVE_JSON}')
     if body.get("format_version") != FORMAT_VERSION:
         raise DataError(
             f"{path}: format version {body.get('format_version')}, this uttershard reads {FORMAT_VERSION}: "

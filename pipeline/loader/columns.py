@@ -15,6 +15,7 @@ from ..dataset.digest import digest_bytes
 from ..dataset.shardset import ShardSet
 from ..dataset.sidecar import sidecar_schema
 from ..dataset.stats import COLUMNS as MEASURED_COLUMNS
+from ..dataset.stats import load_stats
 from ..errors import ConfigError, ShardingError
 from ..planning.batch_types import FRAMES
 from ..planning.corpus import Corpus, build_corpus
@@ -99,8 +100,7 @@ def load_columns(data: ShardSet | OpenMix, settings: PlanSettings) -> Columns:
     corpus = _corpus(table, data.rows_per_shard, settings, settings.filters)
     identity: dict[str, Any] = {"dataset": data.digest}
     if settings.stats is not None:
-        # Its name is the digest of what was measured, and how.
-        identity["stats"] = settings.stats.rpartition("/")[2]
+        identity["stats"] = _digest_of(settings.stats, data)
     return Columns(table, data.rows_per_shard, corpus, identity, _foreign(data))
 
 
@@ -124,7 +124,7 @@ def _load_mix(data: OpenMix, settings: PlanSettings) -> Columns:
             raise ConfigError(f"dataset {part.name!r}: {error}") from error
         tables.append(table)
         parts.append((part.name, corpus))
-        measured = [] if part.stats is None else [part.stats.rpartition("/")[2]]
+        measured = [] if part.stats is None else [_digest_of(part.stats, part.shards)]
         described = json.dumps([part.name, part.shards.digest, part.filters.describe(), *measured], sort_keys=True)
         ids.append(digest_bytes(described.encode())[-_ID_DIGITS:])
     repeats = data.mix.repeats([corpus for _, corpus in parts])
@@ -139,6 +139,11 @@ def _load_mix(data: OpenMix, settings: PlanSettings) -> Columns:
         identity,
         np.concatenate([_foreign(part.shards) for part in data.parts]),
     )
+
+
+def _digest_of(stats: str, shards: ShardSet) -> str:
+    """Return the digest of what was measured of each utterance, whatever the statistics are called."""
+    return load_stats(stats, shards.digest, storage_options=shards.storage_options).columns_digest
 
 
 def _load_part(
