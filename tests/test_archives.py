@@ -260,6 +260,15 @@ def test_an_archive_of_nothing_but_refused_members_says_why(tmp_path: Path) -> N
         pack(tmp_path / "a.zip", tmp_path / "out")
 
 
+@pytest.mark.parametrize("kind", ["hf", "lhotse"])
+def test_what_has_to_be_unpacked_first(tmp_path: Path, kind: str) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for name in ("t.parquet", "recording.000000.tar", "cuts.000000.jsonl.gz"):
+            archive.writestr(f"corpus/{name}", b"")
+    with pytest.raises(DataError, match=r"a\.zip/corpus/.*: .* can't be read within an archive: unpack it"):
+        list_corpus(tmp_path / "a.zip", kind)
+
+
 def test_gzip_seeks_to_any_place() -> None:
     content = noise(600.0).tobytes()  # 19 MB: several snapshots
     halves = [zlib_gzip(content[: 10 << 20]), zlib_gzip(content[10 << 20 :])]

@@ -60,6 +60,8 @@ def test_what_can_not_be_done_is_said_when_the_loader_is_made(
 def test_what_is_no_dataset_is_refused(address: Any) -> None:
     with pytest.raises(ConfigError, match="give the address of a dataset, a ShardSet, or a Mix"):
         ShardLoader(address, batch_bins=600)
+    with pytest.raises(ConfigError, match="the address of the dataset is empty"):
+        ShardLoader("", batch_bins=600)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

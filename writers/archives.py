@@ -112,8 +112,10 @@ def open_file(address: str) -> Iterator[BinaryIO]:
     try:
         with open_address(address) as file:
             yield file
-    except FileNotFoundError as error:
-        raise DataError(f"{address}: does not exist") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        within = any(map(is_archive, address.split("/")[:-1]))
+        why = "tars, Parquet and Arrow files can't be read within an archive: unpack it" if within else "does not exist"
+        raise DataError(f"{address}: {why}") from error
     except OSError as error:
         if isinstance(error, StorageError):
             raise

@@ -96,18 +96,19 @@ def verify(
         raise ConfigError(f"workers is {workers}; it must be 1 or more")
     opened = ShardSet.open(dataset, storage_options, limits)
     manifest, listener = opened.manifest, progress or Silent()
+    full = full or deep
+    unread = [0 if full else _unread(opened, shard) for shard in range(len(manifest.shards))]
     problems: list[Problem] = []
     listener.begin("verify", utterances=manifest.utterances, seconds=manifest.seconds)
     try:
         with ThreadPoolExecutor(workers) as pool:
             for shard, found in enumerate(
-                pool.map(lambda index: _check_shard(opened, index, deep, full or deep), range(len(manifest.shards)))
+                pool.map(lambda index: _check_shard(opened, index, deep, full), range(len(manifest.shards)))
             ):
                 entry = manifest.shards[shard]
                 problems.extend(found)
-                listener.advance(
-                    utterances=entry.utterances, seconds=entry.seconds, nbytes=entry.tar_bytes, refused=len(found)
-                )
+                nbytes = entry.tar_bytes - unread[shard]
+                listener.advance(utterances=entry.utterances, seconds=entry.seconds, nbytes=nbytes, refused=len(found))
     finally:
         listener.end()
     return VerifyReport(
@@ -119,7 +120,7 @@ def verify(
         bytes=manifest.tar_bytes,
         deep=deep,
         problems=tuple(problems),
-        unread_bytes=0 if full or deep else sum(_unread(opened, index) for index in range(len(manifest.shards))),
+        unread_bytes=sum(unread),
     )
 
 

@@ -58,6 +58,8 @@ class ShardSet:
         """
         if not isinstance(uri, str | PathLike):
             raise ConfigError(f"{uri!r} is a {type(uri).__name__}: give the address of a dataset")
+        if not fspath(uri):
+            raise ConfigError("the address of the dataset is empty: give the folder that holds dataset.json")
         address = fspath(uri).rstrip("/").removesuffix(f"/{MANIFEST_NAME}")
         where = join(address, MANIFEST_NAME)
         try:
