@@ -1,5 +1,8 @@
 """Statistics and the workers that measure them: what ends them, where they are, what they are sent."""
 
+import json
+import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +10,11 @@ import numpy as np
 import pytest
 import sentencepiece
 import soundfile
-from corpora import RATE, files_of, noise, write_jsonl
+from corpora import RATE, files_of, noise, write_audio, write_jsonl
 from packed import Packed
 from uttershard.pipeline.errors import ConfigError, DataError
-from uttershard.writers import StatsSettings, collect_stats, pack
+from uttershard.scripts.cli import main
+from uttershard.writers import StatsSettings, collect_stats, index_tars, pack
 from uttershard.writers.cluster import ClusterSettings
 from uttershard.writers.stats.attempts import DEADLY, Attempts
 
@@ -62,6 +66,57 @@ def test_workers_in_another_folder(flac: Packed, tmp_path: Path, monkeypatch: py
         cluster=ClusterSettings(n_workers=1, options={"preload": [f"import os; os.chdir({str(elsewhere)!r})"]}),
     ).stats  # fmt: skip
     assert stats.body["tokens"] > 0
+
+
+def test_code_that_changes_while_workers_run_is_refused(
+    flac: Packed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "changing_features.py"
+    module.write_text(
+        "import numpy as np\n"
+        "def features(audio, sample_rate):\n"
+        "    open(__file__, 'a').write('# edited')\n"
+        "    return np.zeros((1, 1))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings = StatsSettings(features="changing_features:features")
+    with pytest.raises(ConfigError, match=r"changing_features:features: not the code.* change nothing while"):
+        collect_stats(str(flac.address), settings, out=str(tmp_path / "stats"), cluster=HERE)
+
+
+def test_a_shard_without_utterances(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "0.tar", "w") as tar:
+        tar.add(write_audio(tmp_path / "a.flac"), "a.flac")
+    with tarfile.open(tmp_path / "1.tar", "w"):
+        pass
+    index_tars([str(tmp_path / "0.tar"), str(tmp_path / "1.tar")], out=str(tmp_path / "data"), cluster=HERE)
+    settings = StatsSettings(features="stats_functions:powers", sample_rate=None)
+    stats = collect_stats(str(tmp_path / "data"), settings, cluster=HERE).stats
+    assert stats.body["features"]["frames"] == 100
+    assert stats.columns(["feature_frames"]).to_pydict() == {"feature_frames": [100]}
+
+
+def test_the_command_prints_the_address_whole(
+    flac: Packed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / ("a folder whose name is long " * 5).strip()
+    config = tmp_path / "here.yaml"
+    config.write_text("parallel: {n_workers: 1, options: {processes: false}}")
+    arguments = ["stats", str(flac.address), "--out", str(out), "--features", "none", "--cluster-config", str(config)]
+    said = []
+    for more in ([], [], ["--json"]):
+        monkeypatch.setattr(sys, "argv", ["uttershard", *arguments, *more])
+        with pytest.raises(SystemExit) as ended:
+            main()
+            sys.exit(0)
+        assert not ended.value.code
+        said.append(capsys.readouterr().out)
+    address = str(*out.glob("*.json"))
+    assert said[0].endswith(f"\nwritten to {address}\n")
+    assert said[1].startswith("already complete, nothing to do\n")
+    found = json.loads(said[2])
+    assert (found["path"], found["already_complete"], found["kept_shards"]) == (address, True, 0)
+    assert found["utterances"] == len(flac.sources)
 
 
 def test_functions_may_work_in_place_whatever_the_codec(tmp_path: Path) -> None:

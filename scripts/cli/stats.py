@@ -88,7 +88,7 @@ def stats(
 def _print(path: str, body: dict[str, Any]) -> None:
     measured = body["features"]
     print_pairs(
-        path,
+        "Statistics",
         [
             ("utterances", f"{body['utterances']:,}"),
             ("features", f"{measured['frames']:,} frames of {measured['dimensions']} ({body['settings']['features']})"),
@@ -104,6 +104,8 @@ def _print(path: str, body: dict[str, Any]) -> None:
             (name, "utterances", "hours"),
             [(str(row["value"]), f"{row['utterances']:,}", f"{row['hours']:,.3f}") for row in rows[:_SHOWN]],
         )
+    # Not as a title, which may be broken: it is what `stats=` of the loader is given.
+    typer.echo(f"written to {path}")
 
 
 def _options(pairs: list[str]) -> dict[str, Any]:

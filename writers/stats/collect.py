@@ -175,6 +175,7 @@ def _tasks(shards: ShardSet, job: JobFolder, settings: StatsSettings, identity: 
             folder=str(job.target),
             key=_key(shards, identity),
             settings=settings,
+            settings_digest=settings_digest(identity),
         )
 
 

@@ -1,6 +1,7 @@
 """One task: measure one shard. Its columns go into a file, its sums into a record; the record last."""
 
 import json
+import platform
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +14,8 @@ from uttershard.pipeline.dataset.digest import digest_bytes
 from uttershard.pipeline.dataset.files import StorageOptions
 from uttershard.pipeline.dataset.manifest import Manifest, ShardEntry
 from uttershard.pipeline.dataset.shardset import ShardSet
-from uttershard.pipeline.dataset.stats import COLUMNS, body_digest
-from uttershard.pipeline.errors import DataError, StorageError
+from uttershard.pipeline.dataset.stats import COLUMNS, body_digest, settings_digest
+from uttershard.pipeline.errors import ConfigError, DataError, StorageError
 from uttershard.pipeline.reading.convert import mix_channels, resample, to_float32
 from uttershard.pipeline.reading.spans import INDEX_COLUMNS, BatchSpec, SpanIndex
 from uttershard.pipeline.reading.utterance import AudioForm, decode_utterance, split_span
@@ -53,6 +54,8 @@ class StatsTask:
     key: str
     """Of the dataset and the settings: a record with another key is of another job."""
     settings: StatsSettings
+    settings_digest: str
+    """As the process of the command found it: a worker that finds another has other code, or another model."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +91,17 @@ def measure_shard(task: StatsTask) -> bool:
     """Measure a shard, or find that it has been, and return whether it had.
 
     Raises:
+        ConfigError: The settings name something else here than where the command was given.
         DataError: An utterance is damaged, or what computes its features fails or ends workers.
     """
     folder = JobFolder(Path(task.folder))
     if read_record(folder, task.shard, task.key) is not None:
         return True
+    if settings_digest(task.settings.identity()) != task.settings_digest:
+        raise ConfigError(
+            f"{task.settings.told()}: not the code, or not the model, here ({platform.node()}) that the command was "
+            "begun with: give all workers the same, and change nothing while they run"
+        )
     measurer = _Measurer(task.settings)
     shards = ShardSet(task.address, Manifest((task.entry,), task.columns, {}), task.storage_options)
     table, _ = shards.sidecar(0)
