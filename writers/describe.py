@@ -121,14 +121,6 @@ class SidecarRows:
         arrays = [pa.array([row[field.name] for row in self._rows], field.type) for field in self._schema]
         return pa.table(arrays, schema=self._schema)
 
-    def seconds(self) -> list[float]:
-        """Return the length of each utterance."""
-        return [row["num_samples"] / row["sample_rate"] for row in self._rows]
-
     def without_text(self) -> int:
         """Return how many utterances have no transcript."""
         return sum(not row["text_chars"] for row in self._rows)
-
-    def samples(self) -> int:
-        """Return the samples of all utterances, of one channel each."""
-        return sum(row["num_samples"] for row in self._rows)

@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 from uttershard.pipeline.dataset.sidecar import SidecarInfo, decode_sidecar, encode_sidecar
 
+from .entry import make_entry
 from .ids import duplicate_rows
-from .index_tar import IndexedTar, IndexTask, make_entry, read_sidecar, write_sidecar
+from .index_tar import IndexedTar, IndexTask, read_sidecar, write_sidecar
 from .listing import Refusal, printable
 from .targets.base import Target
 

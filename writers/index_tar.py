@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import pyarrow as pa
 from uttershard.pipeline.dataset.digest import digest_bytes
 from uttershard.pipeline.dataset.files import StorageOptions
 from uttershard.pipeline.dataset.manifest import ShardEntry
@@ -13,6 +12,7 @@ from uttershard.pipeline.dataset.tar import TarError
 from uttershard.pipeline.errors import DataError
 
 from .adopt import AdoptRules, read_foreign
+from .entry import make_entry
 from .index_records import DONE, read_record, record_key, write_record
 from .listing import Refusal
 from .nemo_records import TarRecords
@@ -87,25 +87,6 @@ def index_tar(task: IndexTask) -> IndexedTar:
         refused = [refusal._asdict() for refusal in indexed.refused]
         write_record(target, _record_name(task), key, {**asdict(indexed), "refused": refused})
         return replace(indexed, fetched_bytes=tar.fetched_bytes())
-
-
-def make_entry(listed: str, sidecar: str, info: SidecarInfo, data: bytes, table: pa.Table) -> ShardEntry:
-    """Return what the manifest says of a tar and its sidecar (`data`)."""
-    samples = table["num_samples"].to_pylist()
-    seconds = [count / rate for count, rate in zip(samples, table["sample_rate"].to_pylist(), strict=True)]
-    return ShardEntry(
-        tar=listed,
-        sidecar=sidecar,
-        tar_bytes=info.tar_bytes,
-        tar_digest=info.tar_digest,
-        sidecar_bytes=len(data),
-        sidecar_digest=digest_bytes(data),
-        utterances=len(samples),
-        samples=sum(samples),
-        seconds=sum(seconds),
-        shortest_seconds=min(seconds, default=0.0),
-        longest_seconds=max(seconds, default=0.0),
-    )
 
 
 def write_sidecar(target: Target, task: IndexTask, data: bytes) -> bool:

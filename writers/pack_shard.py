@@ -10,9 +10,8 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from uttershard.pipeline.dataset.digest import digest_bytes
 from uttershard.pipeline.dataset.files import StorageOptions
-from uttershard.pipeline.dataset.manifest import ShardEntry, shard_names
+from uttershard.pipeline.dataset.manifest import shard_names
 from uttershard.pipeline.dataset.members import member_name
 from uttershard.pipeline.dataset.sidecar import SidecarInfo, encode_sidecar
 from uttershard.pipeline.errors import DataError
@@ -21,6 +20,7 @@ from uttershard.pipeline.reading.codecs import AudioError
 from .audio import PackedAudio
 from .audio_files import raise_if_it_may_come_back, with_address
 from .describe import SidecarRows, describe, encode_members, make_record
+from .entry import make_entry
 from .listing import Refusal
 from .plan import read_shard
 from .records import PLAN_NAME, FinishedShard, JobRecords
@@ -98,10 +98,11 @@ def _pack(target: Target, task: ShardTask) -> FinishedShard:
             refused.append(Refusal(utterance["key"], utterance["origin"], reason))
         tar_digest = tar.close()
     info = SidecarInfo(tar.nbytes, tar_digest, task.fingerprint)
-    sidecar = encode_sidecar(rows.table(), info)
+    table = rows.table()
+    sidecar = encode_sidecar(table, info)
     target.put(sidecar_name, sidecar)
     tags = {name: tag for name in (tar_name, sidecar_name) if (tag := target.tag(name)) is not None}
-    entry = _entry(task.shard, info, sidecar, rows)
+    entry = make_entry(tar_name, sidecar_name, info, sidecar, table)
     finished = FinishedShard(entry, tuple(refused), tags, audio.reduced, rows.without_text())
     JobRecords(target).write_done(task.shard, finished)
     return finished
@@ -130,24 +131,6 @@ def _pack_utterance(
 def _utterances(table: pa.Table) -> Iterator[dict[str, Any]]:
     for start in range(0, table.num_rows, _ROWS):
         yield from table.slice(start, _ROWS).to_pylist()
-
-
-def _entry(shard: int, info: SidecarInfo, sidecar: bytes, rows: SidecarRows) -> ShardEntry:
-    tar_name, sidecar_name = shard_names(shard)
-    seconds = rows.seconds()
-    return ShardEntry(
-        tar=tar_name,
-        sidecar=sidecar_name,
-        tar_bytes=info.tar_bytes,
-        tar_digest=info.tar_digest,
-        sidecar_bytes=len(sidecar),
-        sidecar_digest=digest_bytes(sidecar),
-        utterances=len(seconds),
-        samples=rows.samples(),
-        seconds=sum(seconds),
-        shortest_seconds=min(seconds, default=0.0),
-        longest_seconds=max(seconds, default=0.0),
-    )
 
 
 def _is_intact(target: Target, finished: FinishedShard, listed: Mapping[str, Stored]) -> bool:

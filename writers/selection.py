@@ -33,6 +33,7 @@ from uttershard.pipeline.storage.settings import StorageSettings
 
 from .assign import assign, shard_count, shuffle
 from .describe import encode_record
+from .entry import make_entry
 from .progress import Progress, Silent
 from .tar_writer import ShardTar, end_mark
 from .target import check_new
@@ -187,22 +188,10 @@ class _Copier:
         for name, values in (("offset", np.cumsum(sizes) - sizes), ("nbytes", sizes), ("xxh3", checksums)):
             placed = placed.set_column(placed.schema.get_field_index(name), name, pa.array(values))
         info = SidecarInfo(digest.nbytes, digest.text(), self.fingerprint, naming)
-        data = encode_sidecar(placed.select(schema.names).cast(schema).combine_chunks(), info)
+        table = placed.select(schema.names).cast(schema).combine_chunks()
+        data = encode_sidecar(table, info)
         self.target.put(sidecar_name, data)
-        seconds = _seconds(rows).tolist()
-        return ShardEntry(
-            tar=tar_name,
-            sidecar=sidecar_name,
-            tar_bytes=digest.nbytes,
-            tar_digest=digest.text(),
-            sidecar_bytes=len(data),
-            sidecar_digest=digest_bytes(data),
-            utterances=rows.num_rows,
-            samples=int(rows["num_samples"].to_numpy().sum()),
-            seconds=sum(seconds),
-            shortest_seconds=min(seconds, default=0.0),
-            longest_seconds=max(seconds, default=0.0),
-        )
+        return make_entry(tar_name, sidecar_name, info, data, table)
 
 
 def _named_apart(span: memoryview, key: str, named: set[str]) -> memoryview:

@@ -24,6 +24,7 @@ from uttershard.pipeline.remote.store import Store
 from uttershard.pipeline.storage.coalesce import pieces
 
 from .describe import read_record
+from .entry import totals
 from .progress import Progress, Silent
 
 _PIECE = 8 << 20
@@ -179,17 +180,9 @@ def _check_tar(tar: memoryview, entry: ShardEntry, rows: pa.Table, info: Sidecar
 
 def _check_totals(entry: ShardEntry, rows: pa.Table) -> list[Problem]:
     """Compare what the manifest says of a shard's audio with its sidecar."""
-    samples = rows["num_samples"].to_pylist()
-    seconds = [count / rate for count, rate in zip(samples, rows["sample_rate"].to_pylist(), strict=True)]
-    found = {
-        "samples": sum(samples),
-        "seconds": sum(seconds),
-        "shortest_seconds": min(seconds, default=0.0),
-        "longest_seconds": max(seconds, default=0.0),
-    }
     return [
         Problem(entry.tar, None, None, f"the manifest says {name} {getattr(entry, name)}, its sidecar {value}")
-        for name, value in found.items()
+        for name, value in totals(rows).items()
         if getattr(entry, name) != value
     ]
 
