@@ -26,10 +26,10 @@ class DaskProcesses:
         """Where the scheduler is, also after it was killed and started again."""
         return f"tcp://127.0.0.1:{self.port}"
 
-    def start_scheduler(self) -> None:
+    def start_scheduler(self, environment: Mapping[str, str] | None = None) -> None:
         """Start it and wait until it answers."""
         options = ("--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard", "--no-show")
-        self.scheduler = self._start("dask_scheduler", *options)
+        self.scheduler = self._start("dask_scheduler", *options, environment=environment)
         deadline = time.monotonic() + _SECONDS
         while not _answers(self.port):
             assert self.scheduler.poll() is None, self.log()

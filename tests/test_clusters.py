@@ -353,7 +353,36 @@ def test_a_worker_that_differs_is_named_at_start(
     assert not (tmp_path / "out" / "dataset.json").exists()
 
 
+def test_a_scheduler_without_the_package_is_named_at_start(tmp_path: Path) -> None:
+    (tmp_path / "path" / "uttershard").mkdir(parents=True)
+    (tmp_path / "path" / "uttershard" / "__init__.py").write_text("raise ImportError('not here')")
+    processes = DaskProcesses(tmp_path)
+    try:
+        processes.start_scheduler(environment={"PYTHONPATH": str(tmp_path / "path")})
+        processes.start_worker()
+        with (
+            pytest.raises(ConfigError, match=r"can: the scheduler: uttershard can't be imported \(ImportError: not"),
+            start_cluster(ClusterSettings(processes.address), 0, Silent()),
+        ):
+            pass
+    finally:
+        processes.stop()
+
+
 # Tasks
+
+
+def test_what_a_job_without_workers_waits_for_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "_TOLD_SECONDS", 0.0)
+    heard = Heard()
+    with start_cluster(HERE, 0, heard) as started:
+        workers: dict[str, Any] = {}
+        monkeypatch.setattr(started.client, "scheduler_info", lambda n_workers: {"workers": workers})
+        since = time.monotonic() - 1
+        assert started.check_alive(since) == started.check_alive(since) == since
+        workers["tcp://here"] = {}
+        assert started.check_alive(since) > since
+    assert heard.notes == ["all workers are gone: waiting for others, for 180 s at most"]
 
 
 @pytest.mark.usefixtures("no_pauses")

@@ -32,6 +32,8 @@ PAUSES_SECONDS = (1.0, 5.0, 15.0, 60.0, 120.0)
 """Before each retry, the last one again and again: a file server that restarts is away for minutes."""
 
 _POLL_SECONDS = 1.0
+_TOLD_SECONDS = 15.0
+"""Without any worker: then it is said what a job waits for."""
 _REPLACE_SECONDS = 5.0
 _FETCH_SECONDS = 10.0
 _LOST = object()
@@ -103,6 +105,7 @@ class Cluster:
         self.patience_seconds = patience_seconds
         self._replace_lost = replace_lost
         self._replaced = time.monotonic()
+        self._told = False
 
     def run(
         self,
@@ -158,7 +161,11 @@ class Cluster:
         if self.client.status in ("closed", "closing"):
             raise _lost_scheduler()
         if self.client.status != "running" or self.client.scheduler_info(n_workers=1)["workers"]:
+            self._told = False
             return now
+        if now - since > _TOLD_SECONDS and not self._told:
+            self._told = True
+            self.progress.note(f"all workers are gone: waiting for others, for {self.patience_seconds:.0f} s at most")
         if now - since > self.patience_seconds:
             raise StorageError(
                 f"there has been no worker for {now - since:.0f} s. What is finished is kept: "

@@ -24,6 +24,9 @@ PACKAGES = {
 }
 """Distributions that tasks use, and what is imported to see that they work."""
 
+_OF_SCHEDULER = ("uttershard", "dask", "distributed")
+"""What the scheduler needs: it reads tasks, and runs none."""
+
 
 def take_stock(packages: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
     """Return, of Python and each package, its version (None if there is none) and why it can't be imported.
@@ -48,22 +51,25 @@ def take_stock(packages: Mapping[str, str]) -> dict[str, tuple[str | None, str |
 
 
 def check_workers(client: Any) -> None:
-    """Test all workers that are there.
+    """Test all workers that are there, and the scheduler.
 
     Raises:
         ConfigError: A package is missing or differs; all of them are named, with the worker.
     """
+    of_scheduler = {name: PACKAGES[name] for name in _OF_SCHEDULER}
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     try:
+        scheduler = client.run_on_scheduler(take_stock, of_scheduler)
         stocks = client.run(take_stock, dict(PACKAGES), on_error="return")
     finally:
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
     here = take_stock(PACKAGES)
-    problems = [line for worker, stock in sorted(stocks.items()) for line in _differences(worker, stock, here)]
+    problems = _differences("the scheduler", scheduler, {name: here[name] for name in scheduler})
+    problems += [line for worker, stock in sorted(stocks.items()) for line in _differences(worker, stock, here)]
     if problems:
         more = f"; and {len(problems) - 10} more" if len(problems) > 10 else ""
         raise ConfigError(
-            "workers that can't do what this process can: " + "; ".join(problems[:10]) + more + ". Give them the same "
+            "not all can do what this process can: " + "; ".join(problems[:10]) + more + ". Give them the same "
             "environment (for job queues, the option python: the interpreter of that environment)"
         )
 
