@@ -5,6 +5,7 @@ import os
 import pickle
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -121,6 +122,14 @@ def test_yaml_that_does_not_fit(tmp_path: Path, text: str, message: str) -> None
 def test_every_kind_lists_its_options(env: str) -> None:
     with pytest.raises(ConfigError, match=f"cluster '{env}' has no option 'nonsense'; it has: .+, .+"):
         ClusterSettings(env, 2, options={"nonsense": 1, "hosts": ["a"]} if env == "ssh" else {"nonsense": 1})
+
+
+def test_ctrl_c_stays_ours_when_job_queues_are_imported() -> None:
+    code = (
+        "import signal; from uttershard.writers.cluster import ClusterSettings; ClusterSettings('slurm', 2); "
+        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

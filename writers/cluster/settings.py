@@ -8,6 +8,7 @@ parallel:
 
 import dataclasses
 import inspect
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -136,9 +137,7 @@ def cluster_class(env: str) -> Any:
     """
     try:
         if env in JOB_QUEUES:
-            import dask_jobqueue
-
-            return getattr(dask_jobqueue, JOB_QUEUES[env])
+            return getattr(_dask_jobqueue(), JOB_QUEUES[env])
         if env == "kubernetes":
             from dask_kubernetes.operator import KubeCluster
 
@@ -154,6 +153,16 @@ def cluster_class(env: str) -> Any:
     import distributed
 
     return distributed.SSHCluster if env == "ssh" else distributed.LocalCluster
+
+
+def _dask_jobqueue() -> Any:
+    """Import it, and take back SIGINT, which it gives a handler that ends the process without a word, with status 0."""
+    handler = signal.getsignal(signal.SIGINT)
+    import dask_jobqueue
+
+    if handler is not None and signal.getsignal(signal.SIGINT) is not handler:
+        signal.signal(signal.SIGINT, handler)
+    return dask_jobqueue
 
 
 def cluster_settings(cluster: ClusterSettings | str | None, workers: int | None) -> ClusterSettings:
