@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from uttershard.writers.cluster import jobs
 from uttershard.writers.cluster.jobs import JobWatch
+from uttershard.writers.progress import Silent
 
 
 class Job:
@@ -44,7 +45,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
 
 
 def test_a_job_all_of_whose_workers_are_gone_is_dropped(queue: Queue) -> None:
-    watch, lost = JobWatch(queue), queue.workers["b"]
+    watch, lost = JobWatch(queue, Silent()), queue.workers["b"]
     queue.at_work("a-0", "a-1", "b-0", "b-1")
     watch()
     queue.at_work("a-1")
@@ -56,7 +57,7 @@ def test_a_job_all_of_whose_workers_are_gone_is_dropped(queue: Queue) -> None:
 
 
 def test_workers_that_come_back_are_waited_for(queue: Queue) -> None:
-    watch = JobWatch(queue)
+    watch = JobWatch(queue, Silent())
     for names in (["a-0", "b-0"], ["a-0"], ["a-0", "b-1"], ["a-0"]):
         queue.at_work(*names)
         watch()
@@ -70,17 +71,20 @@ def test_a_job_that_ended_before_its_workers_came_is_dropped(queue: Queue) -> No
         asked.append(set(of))
         return {"2"}
 
-    watch = JobWatch(queue, ended)
+    listener, notes = Silent(), list[str]()
+    listener.note = notes.append  # type: ignore[method-assign]
+    watch = JobWatch(queue, listener, ended)
     queue.at_work("a-0")
     watch()
     assert asked == [{"2"}]
     assert list(queue.workers) == ["a"]
     watch()
+    assert notes == ["jobs that ended before their workers came: 2. Others are submitted; the output of these says why"]
     assert asked == [{"2"}], "nobody is asked about jobs that are at work"
 
 
 def test_a_job_that_waits_keeps_its_place(queue: Queue) -> None:
-    for watch in (JobWatch(queue), JobWatch(queue, lambda _: set())):
+    for watch in (JobWatch(queue, Silent()), JobWatch(queue, Silent(), lambda _: set())):
         for _ in range(5):
             watch()
     assert list(queue.workers) == ["a", "b"]
@@ -91,5 +95,5 @@ def test_a_job_that_was_submitted_meanwhile_is_another(queue: Queue) -> None:
         queue.workers["b"] = Job("3")
         return {"2"}
 
-    JobWatch(queue, ended)()
+    JobWatch(queue, Silent(), ended)()
     assert queue.workers["b"].job_id == "3"

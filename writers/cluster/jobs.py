@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 
 from distributed import Status
 
+from ..progress import Progress
+
 _LOOK_SECONDS = 5.0
 _ASK_SECONDS = 30.0
 """How often the queue is asked about jobs whose workers have not come: they may wait in it for days."""
@@ -44,11 +46,15 @@ class JobWatch:
 
     Args:
         cluster: Of dask-jobqueue, with `adapt`.
+        progress: Told of jobs that ended before their workers came: in an environment without Dask, all of them do.
         ended: Says which of some jobs have ended, by their ids; None where the batch system can't be asked.
     """
 
-    def __init__(self, cluster: Any, ended: Callable[[Iterable[str]], set[str]] | None = None) -> None:
+    def __init__(
+        self, cluster: Any, progress: Progress, ended: Callable[[Iterable[str]], set[str]] | None = None
+    ) -> None:
         self._cluster = cluster
+        self._progress = progress
         self._ended = ended
         self._looked = self._asked = time.monotonic()
         self._came: set[str] = set()
@@ -70,7 +76,11 @@ class JobWatch:
         self._missed = absent & self._came
         if waiting and self._ended is not None and now - self._asked >= _ASK_SECONDS:
             self._asked = now
-            gone |= self._ended(waiting)
+            early = self._ended(waiting)
+            if early:
+                jobs_that = f"jobs that ended before their workers came: {', '.join(sorted(early))}"
+                self._progress.note(f"{jobs_that}. Others are submitted; the output of these says why")
+            gone |= early
         if gone:
             self._cluster.loop.add_callback(_drop, self._cluster, {job: jobs[job] for job in gone})
 

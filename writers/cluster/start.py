@@ -67,7 +67,7 @@ def start_cluster(settings: ClusterSettings, retries: int, progress: Progress) -
     ):
         if settings.dashboard:
             progress.note(f"dashboard: {client.dashboard_link}")
-        replace_lost = _replacement(cluster, settings)
+        replace_lost = _replacement(cluster, settings, progress)
         if settings.env != "local":  # local workers are this very interpreter
             _wait_for_worker(client, cluster, settings, progress, replace_lost)
             check_workers(client)
@@ -169,10 +169,10 @@ def _local(settings: ClusterSettings) -> Any:
     return cluster_class("local")(**{**options, **settings.options})
 
 
-def _replacement(cluster: Any, settings: ClusterSettings) -> _Replace:
+def _replacement(cluster: Any, settings: ClusterSettings, progress: Progress) -> _Replace:
     """Return what brings a cluster back to its number of workers, where nobody else does."""
     if settings.env in JOB_QUEUES:
-        return JobWatch(cluster, ended_in_slurm if settings.env == "slurm" else None)
+        return JobWatch(cluster, progress, ended_in_slurm if settings.env == "slurm" else None)
     if settings.env != "local":
         return None
     # A nanny starts its worker again when it dies, but gives up for good on one that dies as it starts.
