@@ -1,6 +1,7 @@
 """Statistics and the workers that measure them: what ends them, where they are, what they are sent."""
 
 import json
+import os
 import sys
 import tarfile
 from pathlib import Path
@@ -12,11 +13,13 @@ import sentencepiece
 import soundfile
 from corpora import RATE, files_of, noise, write_audio, write_jsonl
 from packed import Packed
+from uttershard.pipeline import ShardSet
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.scripts.cli import main
 from uttershard.writers import StatsSettings, collect_stats, index_tars, pack
 from uttershard.writers.cluster import ClusterSettings
-from uttershard.writers.stats.attempts import DEADLY, Attempts
+from uttershard.writers.commit import NoSpaceError
+from uttershard.writers.stats.attempts import DEADLY, Attempt, Attempts
 
 HERE = ClusterSettings(n_workers=1, options={"processes": False})
 
@@ -50,6 +53,15 @@ def test_attempts_that_ended_are_not_held_against_an_utterance(tmp_path: Path) -
     die_at(1)
     assert attempts.deadly() == 1
     assert other.deadly() is None
+
+
+def test_a_note_on_a_full_disk() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        with pytest.raises(NoSpaceError, match="no space left"), Attempt(Path("/dev/full"), full).at(1):
+            pass
+    finally:
+        os.close(full)
 
 
 def test_workers_in_another_folder(flac: Packed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +129,18 @@ def test_the_command_prints_the_address_whole(
     found = json.loads(said[2])
     assert (found["path"], found["already_complete"], found["kept_shards"]) == (address, True, 0)
     assert found["utterances"] == len(flac.sources)
+
+
+def test_a_column_that_both_have(tmp_path: Path) -> None:
+    corpus = write_jsonl(tmp_path / "a.jsonl", [{"audio_filepath": str(write_audio(tmp_path / "a.wav")), "tokens": 3}])
+    pack(corpus, tmp_path / "data", columns=("tokens",), cluster=HERE)
+    settings = StatsSettings(features="none", tokenizer="stats_functions:characters")
+    stats = collect_stats(str(tmp_path / "data"), settings, cluster=HERE)
+    data = ShardSet.open(tmp_path / "data")
+    with pytest.raises(ConfigError, match=r"the sidecars have a column 'tokens', and so have .*: leave stats= out"):
+        data.index(["tokens"], stats=stats.path)
+    assert data.index(["num_samples", "silence"], stats=stats.path).num_rows == 1
+    assert data.index(["tokens"])["tokens"].to_pylist() == [3]
 
 
 def test_functions_may_work_in_place_whatever_the_codec(tmp_path: Path) -> None:

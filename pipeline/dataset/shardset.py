@@ -16,6 +16,7 @@ from .digest import digest_bytes
 from .files import StorageOptions, file_size, join, local_path, read_bytes
 from .manifest import MANIFEST_NAME, Manifest, decode_manifest
 from .sidecar import FOREIGN, SidecarInfo, decode_sidecar, sidecar_schema
+from .stats import COLUMNS as MEASURED_COLUMNS
 from .stats import load_stats
 
 JOB_STATE_NAME = ".uttershard/job.json"
@@ -115,12 +116,7 @@ class ShardSet:
         """
         schema = sidecar_schema(self.manifest.columns)
         if stats is not None and columns is not None:
-            measured = [name for name in columns if name not in schema.names]
-            joined = load_stats(stats, self.digest, storage_options=self.storage_options).columns(measured)
-            table = self.index([name for name in columns if name in schema.names] or ["key"])
-            for name in measured:
-                table = table.append_column(joined.schema.field(name), joined[name])
-            return table.select(list(columns))
+            return self._index_with(stats, columns)
         names = schema.names if columns is None else list(columns)
         unknown = [name for name in names if name not in schema.names]
         if unknown:
@@ -130,6 +126,22 @@ class ShardSet:
         if not tables:
             return pa.schema([schema.field(name) for name in names]).empty_table()
         return pa.concat_tables(tables).unify_dictionaries()
+
+    def _index_with(self, stats: str, columns: Sequence[str]) -> pa.Table:
+        """Return columns of the sidecars and of statistics, in the order of `columns`."""
+        for name in columns:
+            if name in self.manifest.columns and name in MEASURED_COLUMNS.names:
+                raise ConfigError(
+                    f"{self.address}: the sidecars have a column {name!r}, and so have the statistics {stats}: leave "
+                    "stats= out, or pack without that column"
+                )
+        own = [name for name in columns if name in self.columns]
+        measured = [name for name in columns if name not in own]
+        joined = load_stats(stats, self.digest, storage_options=self.storage_options).columns(measured)
+        table = self.index(own or ["key"])
+        for name in measured:
+            table = table.append_column(joined.schema.field(name), joined[name])
+        return table.select(list(columns))
 
     def sidecar(self, shard: int, columns: Sequence[str] | None = None) -> tuple[pa.Table, SidecarInfo]:
         """Read one sidecar and test it against the manifest (digest, rows, the tar it belongs to)."""

@@ -49,7 +49,7 @@ class Attempts:
         with storage_errors(path):
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
-            yield Attempt(descriptor)
+            yield Attempt(path, descriptor)
         finally:
             os.close(descriptor)
             path.unlink(missing_ok=True)
@@ -61,12 +61,14 @@ class Attempts:
 class Attempt:
     """An attempt that goes on."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
         self._descriptor = descriptor
 
     @contextlib.contextmanager
     def at(self, number: int) -> Iterator[None]:
         """Note that an utterance is measured in the block."""
-        os.pwrite(self._descriptor, number.to_bytes(_NUMBER_BYTES), 0)
+        with storage_errors(self._path):
+            os.pwrite(self._descriptor, number.to_bytes(_NUMBER_BYTES), 0)
         yield
         os.ftruncate(self._descriptor, 0)
