@@ -159,7 +159,14 @@ def test_options_as_the_json_gives_them_back() -> None:
     assert StatsSettings(feature_options=options).identity()["feature_options"]["dither"] == [0.0, 1]
 
 
+def test_transforms_take_samples_that_are_only_read(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    soundfile.write(tmp_path / "a.wav", noise(0.5) / 32768, RATE, subtype="FLOAT")
+    pack(write_jsonl(tmp_path / "a.jsonl", [{"audio_filepath": "a.wav"}]), tmp_path / "data", cluster=HERE)
+    assert collect_stats(tmp_path / "data", out=tmp_path / "stats", cluster=HERE).stats.mean.shape == (80,)
+    assert not [warning for warning in recwarn if "writable" in str(warning.message)]
+
+
 def test_retries_that_are_none(flac: Packed, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="retries is -1"):
-        collect_stats(str(flac.address), out=str(tmp_path), retries=-1)
+        collect_stats(flac.address, out=tmp_path, retries=-1)
     assert not files_of(tmp_path)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
@@ -58,10 +59,10 @@ class StatsSummary:
 
 
 def collect_stats(
-    dataset: str,
+    dataset: str | PathLike[str],
     settings: StatsSettings | None = None,
     *,
-    out: str | None = None,
+    out: str | PathLike[str] | None = None,
     cluster: ClusterSettings | str | None = None,
     workers: int | None = None,
     retries: int = _RETRIES,
@@ -91,8 +92,8 @@ def collect_stats(
         >>> collect_stats("shards/train", StatsSettings(columns=("speaker",))).stats.mean  # doctest: +SKIP
     """
     began = time.monotonic()
-    if retries < 0:
-        raise ConfigError(f"retries is {retries!r}; it must be 0 or more")
+    if not isinstance(retries, int) or retries < 0:
+        raise ConfigError(f"retries is {retries!r}; it must be a whole number, 0 or more")
     chosen, listener = settings or StatsSettings(), progress or Silent()
     shards = ShardSet.open(dataset, storage_options)
     unknown = [name for name in chosen.columns if name not in shards.columns]
@@ -130,8 +131,8 @@ def _measured(shards: ShardSet, running: Cluster, tasks: Iterator[StatsTask], li
         listener.end()
 
 
-def _folder(shards: ShardSet, out: str | None) -> Path:
-    address = out if out is not None else f"{shards.address}/{STATS_FOLDER}"
+def _folder(shards: ShardSet, out: str | PathLike[str] | None) -> Path:
+    address = fspath(out) if out is not None else f"{shards.address}/{STATS_FOLDER}"
     path = local_path(address)
     if path is None:
         raise ConfigError(f"{address}: statistics are written to a local folder: say which with out= (--out)")

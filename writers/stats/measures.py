@@ -51,7 +51,7 @@ def feature_function(settings: StatsSettings) -> FeatureFunction:
     def compute(audio: NDArray[np.float32], sample_rate: int) -> NDArray[Any]:
         with torch.inference_mode():
             # Alone and not in a batch, so that the numbers depend on nothing but the utterance.
-            batch = torch.from_numpy(np.ascontiguousarray(audio))[None]
+            batch = torch.from_numpy(np.require(audio, requirements=["C", "W"]))[None]  # torch wants it writable
             features, lengths = transform(batch, torch.tensor([len(audio)]))
             values: NDArray[Any] = features[0, : int(lengths[0])].numpy()
             return values
