@@ -17,7 +17,7 @@ from uttershard.pipeline import ShardSet
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.scripts.cli import main
 from uttershard.writers import StatsSettings, collect_stats, index_tars, pack
-from uttershard.writers.cluster import ClusterSettings
+from uttershard.writers.cluster import ClusterSettings, TasksFailedError
 from uttershard.writers.commit import NoSpaceError
 from uttershard.writers.stats.attempts import DEADLY, Attempt, Attempts
 
@@ -28,6 +28,12 @@ def test_a_function_that_ends_its_worker_is_named(flac: Packed, tmp_path: Path) 
     settings = StatsSettings(features="stats_functions:ends_worker")
     with pytest.raises(DataError, match=r"shard-00000\d\.tar: utterance .*3 workers have died.*:ends_worker\)"):
         collect_stats(str(flac.address), settings, out=str(tmp_path), workers=2)
+
+
+def test_a_function_that_may_work_elsewhere_is_named_after_all_retries(flac: Packed, tmp_path: Path) -> None:
+    settings = StatsSettings(features="stats_functions:lacks_a_package")
+    with pytest.raises(TasksFailedError, match="4 given up.*utterance .*:lacks_a_package raised ModuleNotFoundError"):
+        collect_stats(flac.address, settings, out=tmp_path, cluster=HERE, retries=0)
 
 
 def test_attempts_that_ended_are_not_held_against_an_utterance(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def _call(call: Callable[[], _Result], name: str) -> _Result:
         return call()
     except UttershardError:
         raise
-    except (OSError, MemoryError) as error:  # worth another try, on another worker
+    except (OSError, ImportError, MemoryError) as error:  # worth another try, on another worker
         problem = StorageError(_told(name, error))
     except BaseException as error:  # noqa: BLE001 (also sys.exit: tasks run in threads, where nothing else stops them)
         problem = DataError(_told(name, error))
