@@ -121,11 +121,16 @@ class JobRecords:
         counts = {name: body.get(name, 0) for name in ("reduced", "without_text")}
         return FinishedShard(ShardEntry(**body["entry"]), refused, body.get("tags", {}), **counts)
 
-    def count_refused(self) -> int:
-        """Return how many utterances all finished shards have refused."""
+    def finished(self) -> dict[int, int]:
+        """Return how many utterances each finished shard has refused, by the shard's number."""
         names = [name for name in self.target.names() if name.startswith(_DONE)]
         with ThreadPoolExecutor(_READERS) as pool:
-            return sum(len(json.loads(data)["refused"]) for data in pool.map(self.target.read, names) if data)
+            records = zip(names, pool.map(self.target.read, names), strict=True)
+            return {
+                int(name.removeprefix(_DONE).removesuffix(".json")): len(json.loads(data)["refused"])
+                for name, data in records
+                if data
+            }
 
 
 def known_of_shard(listing: Mapping[str, Stored], shard: int, names: tuple[str, str]) -> dict[str, Stored]:

@@ -7,7 +7,7 @@ list -> ids -> inventory -> fingerprint -> [probe -> assign -> plan] -> pack -> 
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike, fspath
@@ -262,6 +262,7 @@ class _Job:
 
     def _pack(self, state: JobState, quarantine: Quarantine, cluster: Cluster) -> list[FinishedShard]:
         listing = self.target.listing()
+        before = self.records.finished()
         make_task = partial(
             ShardTask,
             self.target.address,
@@ -269,11 +270,14 @@ class _Job:
             fingerprint=state.fingerprint["digest"],
             settings=self.settings,
             # A run that ended over too many refusals would end the same way for ever, whatever was mended since.
-            retry_refused=quarantine.exceeds(self.records.count_refused()),
+            retry_refused=quarantine.exceeds(sum(before.values())),
             storage_options=self.storage_options,
         )
         finished: dict[int, FinishedShard] = {}
-        with self._phase("pack", utterances=state.utterances, seconds=state.seconds), self._room(finished, state):
+        with (
+            self._phase("pack", utterances=state.utterances, seconds=state.seconds),
+            self._room(before.keys(), finished, state),
+        ):
             tasks = (
                 make_task(
                     shard=shard,
@@ -333,18 +337,18 @@ class _Job:
             self.progress.end()
 
     @contextlib.contextmanager
-    def _room(self, finished: dict[int, FinishedShard], state: JobState) -> Iterator[None]:
-        """Say, when the disk is full or the job is stopped, how far it got and how to go on."""
+    def _room(self, before: Collection[int], finished: dict[int, FinishedShard], state: JobState) -> Iterator[None]:
+        """Say, when the disk is full or the job is stopped, how far it got, earlier runs too, and how to go on."""
+
+        def kept() -> str:
+            return f"{len(finished.keys() | before)} of {state.shards} shards are done and kept"
+
         try:
             yield
         except KeyboardInterrupt:
-            done = f"{len(finished)} of {state.shards} shards are done and kept"
-            raise KeyboardInterrupt(f"stopped: {done}. Run the same command again to go on") from None
+            raise KeyboardInterrupt(f"stopped: {kept()}. Run the same command again to go on") from None
         except NoSpaceError as error:
-            raise NoSpaceError(
-                f"{error}: {len(finished)} of {state.shards} shards are done and kept. "
-                "Free space and run the same command again"
-            ) from error
+            raise NoSpaceError(f"{error}: {kept()}. Free space and run the same command again") from error
 
 
 def _shard_name(shard: int) -> str:
