@@ -32,7 +32,7 @@ def test_a_function_that_ends_its_worker_is_named(flac: Packed, tmp_path: Path) 
 
 def test_a_function_that_may_work_elsewhere_is_named_after_all_retries(flac: Packed, tmp_path: Path) -> None:
     settings = StatsSettings(features="stats_functions:lacks_a_package")
-    with pytest.raises(TasksFailedError, match="4 given up.*utterance .*:lacks_a_package raised ModuleNotFoundError"):
+    with pytest.raises(TasksFailedError, match=r"4 given up.*utterance .*:lacks_a_package raised ModuleNotFoundError"):
         collect_stats(flac.address, settings, out=tmp_path, cluster=HERE, retries=0)
 
 
