@@ -218,6 +218,15 @@ def test_half_written_and_foreign_files(dataset: Path, tmp_path: Path, damage: A
     assert files_of(tmp_path) == before
 
 
+def test_a_job_that_died_after_its_last_file_is_ended(dataset: Path, tmp_path: Path) -> None:
+    stats, before = collect_stats(str(dataset), OWN, out=str(tmp_path), cluster=HERE), files_of(tmp_path)
+    left = Path(stats.path).with_suffix("") / ".uttershard" / "done"
+    left.mkdir(parents=True)
+    (left / "000000.json").write_text("{}")
+    assert collect_stats(str(dataset), OWN, out=str(tmp_path), cluster=HERE).already_complete
+    assert files_of(tmp_path) == before
+
+
 @pytest.mark.parametrize("name", ["feats_stats.npz", "feats_shape", "columns.parquet"])
 def test_lost_and_damaged_files_are_made_again(dataset: Path, tmp_path: Path, name: str) -> None:
     stats = collect_stats(str(dataset), OWN, out=str(tmp_path), cluster=HERE)

@@ -102,10 +102,15 @@ def collect_stats(
     identity, folder = chosen.identity(), _folder(shards, out)
     where = cluster_settings(cluster, workers)
     path = folder / f"{settings_digest(identity)}.json"
-    found = _complete(path, shards.digest, identity)
+    job = JobFolder(path.with_suffix(""))
+    found = None if job.path.exists() else _complete(path, shards.digest, identity)
     if found is not None:
         return StatsSummary(str(path), found, True, time.monotonic() - began)
-    with _job(path) as job:
+    with _held(job):
+        # Another process has ended it meanwhile, or was killed between its last file and the removal of the job.
+        found = _complete(path, shards.digest, identity)
+        if found is not None:
+            return StatsSummary(str(path), found, True, time.monotonic() - began)
         with start_cluster(where, retries, listener) as running:
             kept = sum(_measured(shards, running, _tasks(shards, job, chosen, identity), listener))
         _write(shards, job, path, identity, chosen)
@@ -150,13 +155,12 @@ def _complete(path: Path, dataset_digest: str, identity: dict[str, Any]) -> Data
 
 
 @contextmanager
-def _job(path: Path) -> Iterator[JobFolder]:
+def _held(job: JobFolder) -> Iterator[None]:
     """Hold the job of these settings; its folder is removed when it is complete."""
-    job = JobFolder(path.with_suffix(""))
     with lock(job):
         job.create()
         job.clear_scratch()
-        yield job
+        yield
         job.remove()
 
 
