@@ -13,6 +13,8 @@ import sentencepiece
 import soundfile
 from corpora import RATE, files_of, noise, write_audio, write_jsonl
 from packed import Packed
+from s3_cases import RemoteDataset
+from s3_server import BUCKET
 from uttershard.pipeline import ShardSet
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.scripts.cli import main
@@ -135,6 +137,21 @@ def test_the_command_prints_the_address_whole(
     found = json.loads(said[2])
     assert (found["path"], found["already_complete"], found["kept_shards"]) == (address, True, 0)
     assert found["utterances"] == len(flac.sources)
+
+
+def test_a_dataset_in_a_store(remote: RemoteDataset, tmp_path: Path) -> None:
+    settings = StatsSettings(features="stats_functions:powers", tokenizer="stats_functions:characters")
+    here = collect_stats(remote.packed.address, settings, out=tmp_path / "here", cluster=HERE)
+    options = remote.options()
+    there = collect_stats(remote.address, settings, out=tmp_path / "there", cluster=HERE, storage_options=options)
+    assert files_of(tmp_path / "there") == files_of(tmp_path / "here")
+    shards = remote.shards()
+    assert shards.index(["tokens"], stats=there.path) == here.stats.columns(["tokens"])
+    remote.server.filesystem().pipe_file(f"{BUCKET}/of-train.json", Path(there.path).read_bytes())
+    with pytest.raises(DataError, match=r"of-train/columns\.parquet: does not exist.*Copy both together"):
+        shards.index(["tokens"], stats=f"s3://{BUCKET}/of-train.json")
+    with pytest.raises(ConfigError, match="a local folder: say which with out="):
+        collect_stats(remote.address, settings, cluster=HERE, storage_options=options)
 
 
 def test_a_column_that_both_have(tmp_path: Path) -> None:
