@@ -15,6 +15,7 @@ from packed import BINS, Packed, keys_of
 from uttershard.pipeline import ShardSet
 from uttershard.scripts.cli import main
 from uttershard.scripts.cli.app import app
+from uttershard.scripts.cli.progress import Bars
 
 COMMANDS = ("pack", "index", "info", "verify", "plan")
 
@@ -52,6 +53,18 @@ def test_pack_says_what_it_made(command: Any, tmp_path: Path) -> None:
     status, output, _ = command(*arguments)
     assert status == 0
     assert "already complete" in output
+
+
+def test_values_in_tables_are_no_markup(command: Any, tmp_path: Path) -> None:
+    corpus, config = jsonl_corpus(tmp_path / "corpus", utterances=2, tag="[noise][/b] :smile:"), tmp_path / "here.yaml"
+    config.write_text("parallel: {n_workers: 1, options: {processes: false}}")
+    assert command("pack", corpus, tmp_path / "out", "--column", "tag", "--cluster-config", config)[0] == 0
+    arguments = ("stats", tmp_path / "out", "--column", "tag", "--features", "none", "--cluster-config", config)
+    status, output, errors = command(*arguments)
+    assert status == 0, errors
+    assert "[noise][/b] :smile:" in output
+    Bars().note("[noise][/b] :smile:")
+    assert "[noise][/b] :smile:" in command("info", tmp_path / "out")[2]
 
 
 def test_pack_says_that_texts_are_missing(command: Any, tmp_path: Path) -> None:

@@ -41,9 +41,9 @@ def print_pairs(title: str, pairs: Iterable[tuple[str, str]]) -> None:
 
 
 def _console() -> Console:
-    """Print to the terminal's width, and to a file or a pipe without cutting anything."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_WIDE)
+    """Print to the terminal's width, and to a file or a pipe without cutting anything; [x] and :x: are no markup."""
+    console = Console(markup=False, emoji=False)
+    return console if console.is_terminal else Console(markup=False, emoji=False, width=_WIDE)
 
 
 def as_duration(seconds: float) -> str:

@@ -32,7 +32,7 @@ class Bars:
     """Shows the phases of a job (the `Progress` of uttershard.writers)."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True)
+        self._console = Console(stderr=True, markup=False, emoji=False)  # notes hold names of files
         self._progress: Progress | None = None
 
     def begin(self, phase: str, *, utterances: int | None, seconds: float | None) -> None:
