@@ -12,16 +12,20 @@ import pytest
 import sentencepiece
 import soundfile
 from corpora import RATE, files_of, noise, write_audio, write_jsonl
+from fault_proxy import Fault, FaultProxy
 from packed import Packed
-from s3_cases import RemoteDataset
-from s3_server import BUCKET
+from s3_cases import HASTY, RemoteDataset
+from s3_server import BUCKET, SECRET
 from uttershard.pipeline import ShardSet
-from uttershard.pipeline.errors import ConfigError, DataError
+from uttershard.pipeline.dataset.stats import load_stats
+from uttershard.pipeline.errors import ConfigError, DataError, StorageError
+from uttershard.pipeline.remote.retry import Limits
 from uttershard.scripts.cli import main
 from uttershard.writers import StatsSettings, collect_stats, index_tars, pack
 from uttershard.writers.cluster import ClusterSettings, TasksFailedError
 from uttershard.writers.commit import NoSpaceError
 from uttershard.writers.stats.attempts import DEADLY, Attempt, Attempts
+from uttershard.writers.stats.shard import StatsTask
 
 HERE = ClusterSettings(n_workers=1, options={"processes": False})
 
@@ -152,6 +156,26 @@ def test_a_dataset_in_a_store(remote: RemoteDataset, tmp_path: Path) -> None:
         shards.index(["tokens"], stats=f"s3://{BUCKET}/of-train.json")
     with pytest.raises(ConfigError, match="a local folder: say which with out="):
         collect_stats(remote.address, settings, cluster=HERE, storage_options=options)
+
+
+def test_statistics_in_a_store_are_waited_for_as_long_as_the_dataset(
+    remote: RemoteDataset, tmp_path: Path, proxy: FaultProxy
+) -> None:
+    made = collect_stats(remote.packed.address, StatsSettings(features="none"), out=tmp_path, cluster=HERE)
+    remote.server.filesystem().pipe_file(f"{BUCKET}/slow.json", Path(made.path).read_bytes())
+    proxy.faults = [Fault(match="slow.json", stall_after=10)]
+    shards = ShardSet.open(remote.address, remote.options(proxy), Limits(**HASTY))
+    with pytest.raises(StorageError, match=r"slow\.json.* 1\.5 s"):
+        shards.stats(f"s3://{BUCKET}/slow.json")
+
+
+def test_credentials_are_not_shown(remote: RemoteDataset, tmp_path: Path) -> None:
+    settings, shards = StatsSettings(features="none"), remote.shards()
+    made = collect_stats(remote.packed.address, settings, out=tmp_path, cluster=HERE)
+    loaded = load_stats(made.path, shards.digest, storage_options=remote.options())
+    entry = shards.manifest.shards[0]
+    task = StatsTask(remote.address, remote.options(), 0, entry, {}, str(tmp_path), "key", settings, "digest")
+    assert SECRET not in f"{loaded!r} {task!r}"
 
 
 def test_a_column_that_both_have(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from .files import StorageOptions, file_size, join, local_path, read_bytes
 from .manifest import MANIFEST_NAME, Manifest, decode_manifest
 from .sidecar import FOREIGN, SidecarInfo, decode_sidecar, sidecar_schema
 from .stats import COLUMNS as MEASURED_COLUMNS
-from .stats import load_stats
+from .stats import DatasetStats, load_stats
 
 JOB_STATE_NAME = ".uttershard/job.json"
 """Is there while a pack is unfinished."""
@@ -127,6 +127,17 @@ class ShardSet:
             return pa.schema([schema.field(name) for name in names]).empty_table()
         return pa.concat_tables(tables).unify_dictionaries()
 
+    def stats(self, address: str) -> DatasetStats:
+        """Load statistics of this dataset.
+
+        Args:
+            address: Of the json that `uttershard stats` wrote, here or in the dataset's store.
+
+        Raises:
+            DataError: They are missing, damaged, or of another dataset.
+        """
+        return load_stats(address, self.digest, storage_options=self.storage_options, limits=self.limits)
+
     def _index_with(self, stats: str, columns: Sequence[str]) -> pa.Table:
         """Return columns of the sidecars and of statistics, in the order of `columns`."""
         for name in columns:
@@ -137,7 +148,7 @@ class ShardSet:
                 )
         own = [name for name in columns if name in self.columns]
         measured = [name for name in columns if name not in own]
-        joined = load_stats(stats, self.digest, storage_options=self.storage_options).columns(measured)
+        joined = self.stats(stats).columns(measured)
         table = self.index(own or ["key"])
         for name in measured:
             table = table.append_column(joined.schema.field(name), joined[name])

@@ -12,7 +12,7 @@ and the like are columns of their own file and not of the sidecars, since those 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError, StorageError
+from ..remote.retry import Limits
 from .digest import PREFIX, digest_bytes
 from .files import StorageOptions, read_bytes
 
@@ -56,7 +57,9 @@ class DatasetStats:
     """Address of the json."""
     body: dict[str, Any]
     """All that it holds."""
-    storage_options: StorageOptions | None = None
+    storage_options: StorageOptions | None = field(default=None, repr=False)
+    limits: Limits = field(default_factory=Limits)
+    """How long a read may take."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -111,7 +114,7 @@ class DatasetStats:
     def _file(self, name: str) -> bytes:
         where, expected = f"{self.path.removesuffix('.json')}/{name}", self.body["files"][name]
         try:
-            data = read_bytes(where, self.storage_options)
+            data = read_bytes(where, self.storage_options, self.limits)
         except DataError as error:
             raise DataError(
                 f"{error}: it belongs to {self.path}. Copy both together, or run `uttershard stats` again"
@@ -149,6 +152,7 @@ def load_stats(
     dataset_digest: str,
     settings: Mapping[str, Any] | None = None,
     storage_options: StorageOptions | None = None,
+    limits: Limits | None = None,
 ) -> DatasetStats:
     """Load statistics, or refuse them.
 
@@ -157,12 +161,13 @@ def load_stats(
         dataset_digest: Of the dataset that they must be of (`ShardSet.digest`).
         settings: What they must have been measured with (`StatsSettings.identity()`); None for anything.
         storage_options: Of the file system.
+        limits: How long a read may take.
 
     Raises:
         DataError: They are missing, damaged, of another dataset, or measured otherwise.
     """
     try:
-        data = read_bytes(path, storage_options)
+        data = read_bytes(path, storage_options, limits)
     except DataError as error:
         raise DataError(f"{error}: {_GIVE_JSON}") from error
     except StorageError as error:
@@ -183,7 +188,7 @@ def load_stats(
             if found.get(name) != settings.get(name)
         )
         raise DataError(f"{path}: measured with other settings ({changed}). Run `uttershard stats` with those wanted")
-    return DatasetStats(path, body, storage_options)
+    return DatasetStats(path, body, storage_options, limits or Limits())
 
 
 def _decode(data: bytes, path: str) -> dict[str, Any]:

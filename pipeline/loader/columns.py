@@ -15,7 +15,6 @@ from ..dataset.digest import digest_bytes
 from ..dataset.shardset import ShardSet
 from ..dataset.sidecar import sidecar_schema
 from ..dataset.stats import COLUMNS as MEASURED_COLUMNS
-from ..dataset.stats import load_stats
 from ..errors import ConfigError, ShardingError
 from ..planning.batch_types import FRAMES
 from ..planning.corpus import Corpus, build_corpus
@@ -143,7 +142,7 @@ def _load_mix(data: OpenMix, settings: PlanSettings) -> Columns:
 
 def _digest_of(stats: str, shards: ShardSet) -> str:
     """Return the digest of what was measured of each utterance, whatever the statistics are called."""
-    return load_stats(stats, shards.digest, storage_options=shards.storage_options).columns_digest
+    return shards.stats(stats).columns_digest
 
 
 def _load_part(

@@ -44,7 +44,8 @@ class StatsTask:
     """All that a worker needs to know."""
 
     address: str
-    storage_options: StorageOptions | None
+    storage_options: StorageOptions | None = field(repr=False)
+    """Not shown: Dask logs the tasks that fail."""
     shard: int
     entry: ShardEntry
     columns: dict[str, str]
