@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -42,6 +43,7 @@ from .settings import StatsSettings, is_function
 from .shard import TEXT_BAR, ShardRecord, StatsTask, measure_shard, part_path, read_record
 
 _RETRIES = 5
+_BLANK = re.compile(r"[\s%]")
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,7 @@ def _write(shards: ShardSet, job: JobFolder, path: Path, identity: dict[str, Any
 def _write_shapes(lines: BinaryIO, part: Any, dimensions: int) -> None:
     for key, frames in zip(part["key"].to_pylist(), part["feature_frames"].to_pylist(), strict=True):
         # An id ends at the first blank there: blanks in ids are percent-encoded.
-        safe = "".join(quote(each) if each.isspace() or each == "%" else each for each in key)
+        safe = _BLANK.sub(lambda found: quote(found[0]), key)
         lines.write(f"{safe} {frames},{dimensions}\n".encode())
 
 
