@@ -202,7 +202,10 @@ class _Totals:
     def add(self, record: ShardRecord, tar: str) -> None:
         before = self.counts["dimensions"]
         if before and record.dimensions not in (0, before):
-            raise DataError(f"{tar}: features of {record.dimensions} dimensions; the shards before it have {before}")
+            raise DataError(
+                f"{tar}: features of {record.dimensions} dimensions; the shards before it have {before}, and all "
+                "utterances must have as many"
+            )
         self.moments = self.moments.merge(record.moments)
         self.counts.update(record.counts)
         self.counts["dimensions"] = before or record.dimensions
