@@ -361,6 +361,7 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
         (StatsSettings(feature_options={"bins": 3}), ConfigError, "bins"),
         (StatsSettings(features="stats_functions:nothing"), ConfigError, "can't be imported"),
         (StatsSettings(features="none", tokenizer="/nowhere.model"), ConfigError, "can't be read"),
+        (StatsSettings(features="none", tokenizer=__file__), ConfigError, "no SentencePiece model .* module:function"),
         (StatsSettings(features="stats_functions:shaky"), DataError, "dimensions"),
         (StatsSettings(features="stats_functions:leaves"), DataError, "utterance .*leaves raised SystemExit: 3"),
         (StatsSettings(features="stats_functions:ragged"), DataError, "utterance .*ragged raised ValueError"),
