@@ -78,8 +78,8 @@ def token_function(settings: StatsSettings) -> TokenFunction | None:
         model = sentencepiece.SentencePieceProcessor(model_file=settings.tokenizer)
     except (OSError, RuntimeError) as error:
         raise ConfigError(
-            f"{settings.tokenizer}: no SentencePiece model ({error}); any other tokenizer is given by a function of yours, "
-            "module:function"
+            f"{settings.tokenizer}: no SentencePiece model ({error}); any other tokenizer is given by a function of "
+            "yours, module:function"
         ) from error
     return lambda text: len(model.encode(text))
 
