@@ -1,5 +1,6 @@
 """Packing on a cluster while workers, the scheduler and the client are killed, disks fill and sources go away."""
 
+import contextlib
 import os
 import random
 import re
@@ -150,10 +151,13 @@ def test_ctrl_c_while_workers_start(corpus: Path, undisturbed: dict[str, bytes],
     command += ["--codec", "opus", "--shards", str(SHARDS)]
     client = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + LIMIT_SECONDS
-    while not (starting := psutil.Process(client.pid).children(recursive=True)):
+    while not (starting := _workers_of(client.pid)):
         assert client.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.001)
+    held = re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{starting[0].pid}/status").read_text())
+    assert held is not None
+    assert int(held[1], 16) & 1 << signal.SIGINT - 1, "from its first moment on"
     os.killpg(client.pid, signal.SIGINT)
     _, errors = client.communicate(timeout=LIMIT_SECONDS)
     assert client.returncode == 130
@@ -163,6 +167,15 @@ def test_ctrl_c_while_workers_start(corpus: Path, undisturbed: dict[str, bytes],
     assert not alive
     pack(corpus, target, workers=2, **SETTINGS)
     assert files_of(target) == undisturbed
+
+
+def _workers_of(pid: int) -> list[psutil.Process]:
+    workers = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if any("spawn_main" in argument for argument in child.cmdline()):
+                workers.append(child)
+    return workers
 
 
 def test_ctrl_c_before_there_is_anything_to_count(capsys: pytest.CaptureFixture[str]) -> None:

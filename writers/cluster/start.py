@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from multiprocessing.resource_tracker import ensure_running
 from typing import Any
 
 import dask
@@ -83,6 +84,8 @@ def _launched(settings: ClusterSettings) -> Iterator[Any]:
     # Ctrl-C in a terminal reaches local workers, too, and it is this process that ends them, in order: from their first
     # moment on they hold it off, as they inherit from the thread that starts them.
     held = {signal.SIGINT} if settings.env == "local" else set()
+    if held:
+        ensure_running()  # else it is started with the first worker, and lets SIGINT through again
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:
         cluster = _launch(settings)
