@@ -109,8 +109,24 @@ def test_a_file_that_is_no_npz(tmp_path: Path) -> None:
     for name, content in (("text.npz", b"mean variance"), ("empty.npz", b""), ("zip.npz", b"PK\x03\x04broken")):
         path = tmp_path / name
         path.write_bytes(content)
-        with pytest.raises(DataError, match=name):
+        with pytest.raises(DataError, match=f"{name}: .*give feats_stats.npz, which `uttershard stats` writes"):
             GlobalCmvn(path)
+    with pytest.raises(DataError, match=r"can't be read \(Is a directory\); give feats_stats.npz"):
+        GlobalCmvn(tmp_path)
+
+
+def test_no_flipped_bit_changes_the_statistics(tmp_path: Path) -> None:
+    path = tmp_path / "feats_stats.npz"
+    np.savez(path, count=np.float64(2), sum=np.array([2.0]), sum_square=np.array([10.0]))
+    data, expected = path.read_bytes(), GlobalCmvn(path).mean.tolist()
+    for bit in range(0, 8 * len(data), 7):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        try:
+            assert GlobalCmvn(path).mean.tolist() == expected
+        except DataError as error:
+            assert "feats_stats.npz" in str(error)
 
 
 def test_features_of_another_size() -> None:

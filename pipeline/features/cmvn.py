@@ -1,5 +1,6 @@
 """Cepstral mean and variance normalisation: with the statistics of a corpus, or of each utterance."""
 
+import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,11 @@ from .settings import number
 
 _SMALLEST_STD = 1e-5
 """A dimension that never changes is only shifted, not blown up."""
+
+
+_GIVE_NPZ = "give feats_stats.npz, which `uttershard stats` writes into the folder beside its json"
+
+_ZIP = b"PK"
 
 
 class GlobalCmvn(nn.Module):
@@ -128,11 +134,16 @@ def _mean_and_std(stats: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[Te
 
 def _read_stats(path: Path) -> dict[str, Any]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        data = path.read_bytes()
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such file; `uttershard stats` writes it") from error
-    except (OSError, ValueError, EOFError, AttributeError, BadZipFile) as error:
-        raise DataError(
-            f"{path}: not an .npz file of statistics ({error}); write it with `uttershard stats`"
-        ) from error
+    except OSError as error:
+        raise DataError(f"{path}: can't be read ({error.strerror or error}); {_GIVE_NPZ}") from error
+    if not data.startswith(_ZIP):
+        raise DataError(f"{path}: not an .npz file of statistics; {_GIVE_NPZ}")
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, AttributeError, BadZipFile, NotImplementedError, RuntimeError) as error:
+        # The last two are of a zip whose damage reads as encryption, or as a method of compression.
+        raise DataError(f"{path}: damaged ({error}); {_GIVE_NPZ}") from error
