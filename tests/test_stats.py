@@ -286,10 +286,12 @@ def test_goes_on_shard_by_shard(dataset: Path, tmp_path: Path) -> None:
     kept = {path.name: path.stat().st_mtime_ns for path in done.glob("*.json")}
     assert "000000.json" in kept
     assert "000006.json" not in kept
-    # A record cut in half, and one of another dataset: both are measured again.
+    # A record cut in half, one of another dataset, and one with a digit changed: they are measured again.
     (done / "000000.json").write_bytes((done / "000000.json").read_bytes()[:100])
     foreign = json.loads((done / "000001.json").read_text())
     (done / "000001.json").write_text(json.dumps({**foreign, "key": "another"}))
+    record = (done / "000002.json").read_text()
+    (done / "000002.json").write_text(record.replace('"samples": ', '"samples": 1'))
     (tmp_path / "away").rename(copy / "shard-000006.tar")
     times = {name: (done / name).stat().st_mtime_ns for name in kept}
     seen = dict(times)
@@ -310,9 +312,9 @@ def test_goes_on_shard_by_shard(dataset: Path, tmp_path: Path) -> None:
             pass
 
     again = collect_stats(str(copy), OWN, out=str(tmp_path / "stats"), cluster=HERE, progress=Watch())
-    assert again.kept_shards == len(kept) - 2
+    assert again.kept_shards == len(kept) - 3
     assert files_of(tmp_path / "stats") == files_of(tmp_path / "whole")
-    assert {name for name in kept if seen[name] != times[name]} == {"000000.json", "000001.json"}
+    assert {name for name in kept if seen[name] != times[name]} == {"000000.json", "000001.json", "000002.json"}
 
 
 def test_sentencepiece_counts_tokens(dataset: Path, corpus: Path, tmp_path: Path) -> None:
