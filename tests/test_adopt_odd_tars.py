@@ -155,3 +155,10 @@ def test_what_would_lose_samples_is_refused(tmp_path: Path, make: Callable[[Path
     make(tmp_path / "x.tar")
     with (tmp_path / "x.tar").open("rb") as file, pytest.raises(TarError, match=message):
         list(walk_tar_file(file, file.seek(0, 2), note=lambda _: None))
+
+
+def test_an_empty_first_tar_does_not_say_whose_the_others_are(tmp_path: Path) -> None:
+    tarfile.open(tmp_path / "a.tar", "w").close()
+    folders(tmp_path / "b.tar")
+    tars = [str(tmp_path / "a.tar"), str(tmp_path / "b.tar")]
+    assert index_tars(tars, out=str(tmp_path / "d"), workers=1).utterances == 2

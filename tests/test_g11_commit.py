@@ -256,7 +256,7 @@ def test_changed_inputs_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_the_same_job_twice_is_refused_with_host_and_pid(corpus: Path, tmp_path: Path) -> None:
     folder = JobFolder(tmp_path / "out")
-    with lock(folder), pytest.raises(ConfigError, match=rf"is being packed by host \S+ pid {os.getpid()}: wait"):
+    with lock(folder), pytest.raises(ConfigError, match=rf"is being written by host \S+ pid {os.getpid()}: wait"):
         pack(corpus, folder.target, **SETTINGS)
     with lock(folder):
         pass

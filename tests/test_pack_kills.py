@@ -355,7 +355,7 @@ def test_a_job_that_runs_on_another_host_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "out" / ".uttershard" / "lock"
     holder = foreign_holder(path, beats=True)
     try:
-        with pytest.raises(ConfigError, match="out is being packed by host elsewhere pid 77: wait"), hold_lock(path):
+        with pytest.raises(ConfigError, match="out is being written by host elsewhere pid 77: wait"), hold_lock(path):
             pass
     finally:
         holder.kill()

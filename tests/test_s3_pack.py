@@ -228,7 +228,7 @@ def test_what_is_finished_is_kept_and_what_was_replaced_is_made_again(
 
 def test_a_second_job_is_refused_by_name(s3: S3Server, corpus: Path, address: str) -> None:
     options = s3.options()
-    said = rf"is being packed by host \S+ pid {os.getpid()}: wait"
+    said = rf"is being written by host \S+ pid {os.getpid()}: wait"
     with target_at(address, options).hold(lambda: False, Silent()), pytest.raises(ConfigError, match=said):
         pack(corpus, address, shards=2, cluster=HERE, storage_options=options)
     assert stored(s3, address) == {}

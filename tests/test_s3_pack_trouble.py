@@ -149,7 +149,7 @@ def test_a_store_that_forgets_conditions(
     settings: dict[str, Any] = {"shards": 2, "cluster": ONE, "storage_options": s3.options()}
     target = RemoteTarget(address, s3.options(), WriteLimits())
     with target.hold(lambda: True, Listening()):
-        with pytest.raises(ConfigError, match="is being packed by host"):
+        with pytest.raises(ConfigError, match="is being written by host"):
             pack(corpus, address, **settings)
         assert target.read_lock() is not None
     assert any("no conditional put" in note and "until one notices the other" in note for note in notes)

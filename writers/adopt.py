@@ -55,12 +55,12 @@ class AdoptRules:
             raise ConfigError("naming nemo goes with manifests: a NeMo tar holds audio and no text")
 
 
-def is_ours(tar: TarInput) -> bool:
-    """Say whether a tar is one that uttershard wrote, by its first utterance."""
+def is_ours(tar: TarInput) -> bool | None:
+    """Say whether a tar is one that uttershard wrote, by its first utterance; None if it is empty, which tells nothing."""
     try:
         group = next(group_members(walk_tar_file(tar.file, tar.size, note=lambda _: None), "webdataset"), None)
         if group is None:
-            return True  # an empty shard of ours; another tool's would be nothing to adopt
+            return None
         if group.problem is not None or "json" not in group.members:
             return False
         metadata = read_metadata({"json": read_small(tar.file, group.members["json"])})

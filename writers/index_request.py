@@ -144,10 +144,8 @@ def _rules(
         naming = _naming_of_sidecars(tars, options)
         if naming is not None and naming != FOREIGN:
             return None
-        if naming is None:
-            with open_tar(tars[0], options, whole=False) as tar:
-                if is_ours(tar):
-                    return None
+        if naming is None and _are_ours(tars, options):
+            return None
     before = identity.get("rules", {})
     is_remote = any(local_path(address) is None for address in tars)
     return AdoptRules(
@@ -156,6 +154,16 @@ def _rules(
         checksums=asked.checksums if asked.checksums is not None else before.get("checksums", not is_remote),
         unique_ids=asked.unique_ids or before.get("unique_ids", False),
     )
+
+
+def _are_ours(tars: Sequence[str], options: StorageOptions | None) -> bool:
+    """Say whether uttershard wrote some tars, by the first that is not empty; what holds nothing is taken as ours."""
+    for address in tars:
+        with open_tar(address, options, whole=False) as tar:
+            ours = is_ours(tar)
+        if ours is not None:
+            return ours
+    return True
 
 
 def _check_target(target: str, tars: Sequence[str], options: StorageOptions | None) -> None:

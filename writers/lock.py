@@ -131,7 +131,7 @@ def _read(path: Path) -> str:
 def _refusal(path: Path) -> ConfigError:
     holder = _read(path).partition(" beat")[0] or "another process"
     target = path.parent.parent
-    return ConfigError(f"{target} is being packed by {holder}: wait for it, or stop it and run this command again")
+    return ConfigError(f"{target} is being written by {holder}: wait for it, or stop it and run this command again")
 
 
 def _is_current(descriptor: int, path: Path) -> bool:

@@ -144,7 +144,7 @@ def _acquire(place: LockPlace, text: bytes, progress: Progress, dead_seconds: fl
             return  # ours: the answer to an earlier attempt was lost
         if _is_alive(place, found, progress, dead_seconds):
             raise ConfigError(
-                f"{place} is being packed by {_name(found)}: wait for it, or stop it and run this command again"
+                f"{place} is being written by {_name(found)}: wait for it, or stop it and run this command again"
             )
         if place.swap_lock(text, found):
             return
