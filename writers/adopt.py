@@ -56,7 +56,7 @@ class AdoptRules:
 
 
 def is_ours(tar: TarInput) -> bool | None:
-    """Say whether a tar is one that uttershard wrote, by its first utterance; None if it is empty, which tells nothing."""
+    """Say whether a tar is one that uttershard wrote, by its first utterance; None if it is empty."""
     try:
         group = next(group_members(walk_tar_file(tar.file, tar.size, note=lambda _: None), "webdataset"), None)
         if group is None:
