@@ -20,6 +20,7 @@ from uttershard.pipeline.errors import ConfigError, StorageError
 from ..progress import Progress
 from .jobs import JobWatch, ended_in_slurm, noting_failures
 from .settings import JOB_QUEUES, ClusterSettings, cluster_class
+from .steady_clock import use_steady_clock
 from .tasks import IN_FLIGHT, Cluster
 from .workers import check_workers
 
@@ -28,7 +29,7 @@ _Replace = Callable[[], object] | None
 
 _POLL_SECONDS = 0.2
 _CLOSE_SECONDS = 60
-_NO_INTERRUPTS = f"{__package__}.no_interrupts"
+_PRELOADED = [f"{__package__}.no_interrupts", f"{__package__}.steady_clock"]
 
 _MALLOC = "distributed.nanny.pre-spawn-environ.MALLOC_"
 _KEPT_BYTES = 32 << 20
@@ -48,6 +49,7 @@ def start_cluster(settings: ClusterSettings, retries: int, progress: Progress) -
         ConfigError: The options do not fit, or workers lack a package.
         StorageError: The scheduler can't be reached, or no worker came.
     """
+    use_steady_clock()
     defaults = {
         # A task is given up when that many workers died over it.
         "distributed.scheduler.allowed-failures": retries,
@@ -163,7 +165,7 @@ def _local(settings: ClusterSettings) -> Any:
         "threads_per_worker": 1,
         "processes": True,
         # Threads of this process talk without a port, and leave its signals alone.
-        **({"host": "127.0.0.1", "preload": [_NO_INTERRUPTS]} if settings.options.get("processes", True) else {}),
+        **({"host": "127.0.0.1", "preload": _PRELOADED} if settings.options.get("processes", True) else {}),
         "dashboard_address": "127.0.0.1:0",
         "scheduler_kwargs": {"dashboard": settings.dashboard},
         # Lost workers are replaced and their tasks given out again: nothing a person has to read about.
