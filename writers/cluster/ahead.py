@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache
 
 from .tasks import Cluster
@@ -17,7 +17,13 @@ def started_ahead(start: Start) -> Iterator[Callable[[], Cluster]]:
     A block that ends before it is there waits, too, so that it can be ended.
     """
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(1, "start-cluster") as thread:
-        yield thread.submit(lambda: stack.enter_context(start())).result
+        starting = thread.submit(lambda: stack.enter_context(start()))
+        try:
+            yield starting.result
+        finally:
+            # Before its thread is joined: Python (up to 3.12) takes one whose `join` was interrupted for one that has
+            # ended, so that Ctrl-C again would leave the cluster behind.
+            wait([starting])
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from multiprocessing.resource_tracker import ensure_running
 from typing import Any
@@ -119,7 +120,9 @@ def _launch(settings: ClusterSettings) -> Any:
 
 def _close(cluster: Any, settings: ClusterSettings) -> None:
     try:
-        cluster.close(timeout=_CLOSE_SECONDS)
+        # Not in this thread, where Ctrl-C would cancel it in the middle: jobs would stay in their queue.
+        with ThreadPoolExecutor(1, "close-cluster") as thread:
+            thread.submit(cluster.close, timeout=_CLOSE_SECONDS).result()
     except TimeoutError:
         where = "its queue" if settings.env in JOB_QUEUES else "its processes"
         message = f"workers of {settings.env} are not gone after {_CLOSE_SECONDS} s: look into {where}"

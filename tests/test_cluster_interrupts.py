@@ -1,0 +1,67 @@
+"""Ctrl-C again, while a cluster starts or ends: it is ended all the same."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import Future
+from threading import Event, get_ident
+from typing import Any
+
+import pytest
+from distributed import LocalCluster, Status
+from uttershard.writers.cluster import ClusterSettings, ahead, start_cluster, started_ahead
+from uttershard.writers.progress import Silent
+
+HERE = ClusterSettings(n_workers=1, options={"processes": False})
+
+
+@pytest.fixture(autouse=True)
+def interrupts() -> Iterator[None]:
+    """Have Ctrl-C raise in this thread, whatever runs the tests."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_while_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    close, here = LocalCluster._close, get_ident()
+
+    def is_waiting() -> bool:
+        stack = traceback.walk_stack(sys._current_frames()[here])
+        return any(frame.f_code is Future.result.__code__ for frame, _ in stack)
+
+    async def interrupted(cluster: LocalCluster) -> None:
+        while not is_waiting():
+            await asyncio.sleep(0)
+        os.kill(os.getpid(), signal.SIGINT)
+        await close(cluster)
+
+    monkeypatch.setattr(LocalCluster, "_close", interrupted)
+    with pytest.raises(KeyboardInterrupt), start_cluster(HERE, 0, Silent()) as running:
+        cluster = running.client.cluster
+    assert cluster.status is Status.closed
+
+
+def test_while_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_start, ended = Event(), []
+
+    @contextlib.contextmanager
+    def start() -> Iterator[Any]:
+        may_start.wait()
+        try:
+            yield
+        finally:
+            ended.append("cluster")
+
+    def interrupted(_: object) -> None:
+        may_start.set()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ahead, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt), started_ahead(start):
+        pass
+    assert ended == ["cluster"]
