@@ -17,7 +17,13 @@ ClusterConfig = Annotated[
     str | None,
     typer.Option(help="YAML file with a `parallel:` block (env, n_workers, options), in place of --cluster."),
 ]
-Workers = Annotated[int | None, typer.Option(help="Worker processes; without it, one for each CPU core.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="Worker processes; without it, one for each CPU core. Batch systems and Kubernetes need it; of a "
+        "scheduler that runs, it bounds the tasks at a time."
+    ),
+]
 Retries = Annotated[
     int, typer.Option(help="How often a task is given to another worker when its worker died or a read failed.")
 ]

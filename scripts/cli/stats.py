@@ -25,7 +25,7 @@ def stats(
     ] = "fbank",
     feature_option: Annotated[
         list[str] | None,
-        typer.Option(help="Argument of the features, e.g. --feature-option num_mel_bins=40; may be repeated."),
+        typer.Option(help="Argument of Fbank or LogMel, e.g. --feature-option num_mel_bins=40; may be repeated."),
     ] = None,
     sample_rate: Annotated[int, typer.Option(help="Hz that features are computed at.")] = 16_000,
     column: Annotated[
