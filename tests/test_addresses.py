@@ -1,14 +1,17 @@
-"""What is said of an address at which there is no dataset."""
+"""What is said of an address at which there is no dataset, and of one that is empty."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from packed import Packed
 from s3_cases import RemoteDataset
 from uttershard.pipeline import ShardSet
 from uttershard.pipeline.errors import ConfigError, DataError
+from uttershard.writers import collect_stats, export, index_tars, merge, pack, subset
 
 
 def test_nothing_is_told_from_an_unfinished_pack(tmp_path: Path) -> None:
@@ -38,3 +41,24 @@ def test_stores_without_their_package(address: str, said: str, monkeypatch: pyte
         monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError, match=said):
         ShardSet.open(address)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda dataset: pack(dataset, "", from_="webdataset"),
+        lambda dataset: pack(dataset, "file://", from_="webdataset"),
+        lambda dataset: index_tars([f"{dataset}/shard-000000.tar"], out=""),
+        lambda dataset: collect_stats(dataset, out=""),
+        lambda dataset: export(dataset, "jsonl", ""),
+        lambda dataset: merge([dataset, dataset], "", prefixes=["a/", "b/"]),
+        lambda dataset: subset(dataset, ""),
+    ],
+)
+def test_an_empty_address_is_not_the_working_directory(
+    flac: Packed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[str], object]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="the address to write to is empty: give a folder"):
+        write(str(flac.address))
+    assert list(tmp_path.iterdir()) == []

@@ -16,6 +16,7 @@ from uttershard.pipeline.reading.spans import TEXT_COLUMN
 from .adopt import AdoptRules, is_ours
 from .patterns import expand, has_pattern
 from .tar_input import open_tar
+from .targets.opening import refuse_empty
 
 _REMOTE_SIDECARS = 8
 
@@ -80,6 +81,8 @@ def read_request(
     home, addresses = _find_tars(tars, options)
     if out is None and home is None:
         raise ConfigError("the tars are in several folders: say with out= where sidecars and manifest go")
+    if out is not None:
+        refuse_empty(out)
     target = _absolute(out if out is not None else str(home)).rstrip("/")
     manifest = None if home is None else _read_manifest(home, options)
     listed = _addresses_in(home, manifest)

@@ -9,6 +9,7 @@ from uttershard.pipeline.errors import ConfigError
 
 from ..commit import local_folder
 from ..progress import Progress, Silent
+from ..targets.opening import refuse_empty
 from .espnet import write_espnet
 from .jsonl import write_jsonl
 from .kaldi import BLANKS, write_kaldi
@@ -62,6 +63,7 @@ def export(
     """
     if to not in LAYOUTS:
         raise ConfigError(f"can't export to {to!r}; known are {', '.join(LAYOUTS)}")
+    refuse_empty(out)
     opened, folder = ShardSet.open(dataset, storage_options), local_folder(out, "an export is")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder}: holds something already; choose another folder, or empty it")

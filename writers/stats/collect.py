@@ -38,6 +38,7 @@ from ..cluster import Cluster, ClusterSettings, cluster_settings, start_cluster
 from ..commit import atomic_write, storage_errors, write_atomically
 from ..job import JobFolder, lock
 from ..progress import Progress, Silent
+from ..targets.opening import refuse_empty
 from .moments import Moments
 from .settings import StatsSettings, is_function
 from .shard import TEXT_BAR, ShardRecord, StatsTask, measure_shard, part_path, read_record
@@ -140,6 +141,7 @@ def _measured(shards: ShardSet, running: Cluster, tasks: Iterator[StatsTask], li
 
 def _folder(shards: ShardSet, out: str | PathLike[str] | None) -> Path:
     address = fspath(out) if out is not None else f"{shards.address}/{STATS_FOLDER}"
+    refuse_empty(address)
     path = local_path(address)
     if path is None:
         raise ConfigError(f"{address}: statistics are written to a local folder: say which with out= (--out)")
