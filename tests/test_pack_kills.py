@@ -21,6 +21,7 @@ import typer
 from corpora import files_of, jsonl_corpus, read_errors
 from dask_processes import DaskProcesses, dask_processes
 from distributed import LocalCluster
+from uttershard.pipeline.dataset.manifest import ShardEntry
 from uttershard.pipeline.errors import ConfigError, DataError, StorageError
 from uttershard.scripts.cli.cluster import stoppable
 from uttershard.writers import pack
@@ -29,6 +30,8 @@ from uttershard.writers.cluster import tasks as cluster_module
 from uttershard.writers.commit import NoSpaceError
 from uttershard.writers.lock import hold_lock
 from uttershard.writers.progress import Silent
+from uttershard.writers.records import FinishedShard, JobRecords
+from uttershard.writers.targets.local import LocalTarget
 
 SHARDS = 12
 SETTINGS: dict[str, Any] = {"codec": "opus", "shards": SHARDS}
@@ -233,9 +236,20 @@ def test_a_full_disk_everywhere_is_told_at_once(corpus: Path, undisturbed: dict[
         with pytest.raises(NoSpaceError, match=f": 0 of {SHARDS} shards are done and kept. Free space"):
             pack(corpus, tmp_path / "out", cluster=dask.address, **SETTINGS)
         # Of an earlier run, and looked at in this one when it has failed already.
-        (tmp_path / "out" / ".uttershard" / "done" / "000011.json").write_text('{"refused": []}')
+        entry = ShardEntry("shard-000011.tar", "shard-000011.parquet", 0, "", 0, "", 1, 1, 1.0, 1.0, 1.0)
+        JobRecords(LocalTarget(tmp_path / "out")).write_done(11, FinishedShard(entry, ()))
         with pytest.raises(NoSpaceError, match=f": 1 of {SHARDS} shards are done and kept. Free space"):
             pack(corpus, tmp_path / "out", cluster=dask.address, **SETTINGS)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"refused": []}', '{"refused": [{"id": 1}], "entry": {}}'])
+def test_a_damaged_record_is_none(tmp_path: Path, text: str) -> None:
+    done = tmp_path / ".uttershard" / "done"
+    done.mkdir(parents=True)
+    (done / "000003.json").write_text(text)
+    records = JobRecords(LocalTarget(tmp_path))
+    assert records.read_done(3) is None
+    assert records.finished() == {}
 
 
 def test_a_source_that_is_away_for_a_while(

@@ -112,25 +112,25 @@ class JobRecords:
         self.target.put(_done(shard), _json(body))
 
     def read_done(self, shard: int) -> FinishedShard | None:
-        """Return the record of a shard, or None if there is none."""
+        """Return the record of a shard, or None if there is none, or one that is damaged: the shard is made again."""
         data = self.target.read(_done(shard))
         if data is None:
             return None
-        body = json.loads(data)
-        refused = tuple(Refusal(**entry) for entry in body["refused"])
-        counts = {name: body.get(name, 0) for name in ("reduced", "without_text")}
-        return FinishedShard(ShardEntry(**body["entry"]), refused, body.get("tags", {}), **counts)
+        try:
+            body = json.loads(data)
+            refused = tuple(Refusal(**entry) for entry in body["refused"])
+            counts = {name: body.get(name, 0) for name in ("reduced", "without_text")}
+            return FinishedShard(ShardEntry(**body["entry"]), refused, body.get("tags", {}), **counts)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
 
     def finished(self) -> dict[int, int]:
         """Return how many utterances each finished shard has refused, by the shard's number."""
         names = [name for name in self.target.names() if name.startswith(_DONE)]
+        shards = [int(name.removeprefix(_DONE).removesuffix(".json")) for name in names]
         with ThreadPoolExecutor(_READERS) as pool:
-            records = zip(names, pool.map(self.target.read, names), strict=True)
-            return {
-                int(name.removeprefix(_DONE).removesuffix(".json")): len(json.loads(data)["refused"])
-                for name, data in records
-                if data
-            }
+            found = zip(shards, pool.map(self.read_done, shards), strict=True)
+            return {shard: len(finished.refused) for shard, finished in found if finished is not None}
 
 
 def known_of_shard(listing: Mapping[str, Stored], shard: int, names: tuple[str, str]) -> dict[str, Stored]:
