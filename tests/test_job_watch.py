@@ -90,6 +90,17 @@ def test_a_job_that_waits_keeps_its_place(queue: Queue) -> None:
     assert list(queue.workers) == ["a", "b"]
 
 
+def test_workers_that_come_meanwhile(queue: Queue) -> None:
+    class Comes(dict[str, str]):
+        def __getitem__(self, name: str) -> str:
+            workers["tcp://b-0"] = {"name": "b-0"}
+            return super().__getitem__(name)
+
+    workers = queue.scheduler_info["workers"] = {"tcp://a-0": Comes(name="a-0"), "tcp://a-1": Comes(name="a-1")}
+    JobWatch(queue, Silent())()
+    assert list(queue.workers) == ["a", "b"]
+
+
 def test_a_job_that_was_submitted_meanwhile_is_another(queue: Queue) -> None:
     def ended(of: Iterable[str]) -> set[str]:
         queue.workers["b"] = Job("3")

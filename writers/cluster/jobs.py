@@ -66,7 +66,8 @@ class JobWatch:
         if now - self._looked < _LOOK_SECONDS:
             return
         self._looked = now
-        there = {worker["name"] for worker in self._cluster.scheduler_info["workers"].values()}
+        # Lists, since both change in Dask's thread meanwhile.
+        there = {worker["name"] for worker in list(self._cluster.scheduler_info["workers"].values())}
         jobs = {job.job_id: name for name, job in list(self._cluster.workers.items()) if job.job_id is not None}
         absent = {job for job, name in jobs.items() if not there.intersection(self._workers_of(name))}
         self._came = (self._came & jobs.keys()) | (jobs.keys() - absent)
