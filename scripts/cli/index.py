@@ -59,8 +59,9 @@ def index(
 ) -> None:
     """Write sidecars and manifest from the tars alone. Not a byte of a tar is changed.
 
-    For a sidecar that was lost or damaged, or a dataset.json that was: the result is what packing wrote. Tars of
-    another tool (WebDataset, WeNet, NeMo) are adopted: they stay where and as they are, and load like any dataset.
+    For a sidecar that was lost or damaged, or a dataset.json that was: the
+    result is what packing wrote. Tars of another tool (WebDataset, WeNet, NeMo)
+    are adopted: they stay where and as they are, and load like any dataset.
     Stopped or killed? Run the same command again: tars that were done are not read again.
 
         uttershard index "s3://bucket/train-{0000..0999}.tar" --out train

@@ -25,8 +25,10 @@ def merge(
 ) -> None:
     """Join datasets into one. Their tars stay where they are: the new manifest points at them.
 
-    Ids that are there twice are refused, unless prefixes tell them apart. Sidecars are written anew only where the
-    metadata columns differ or ids get a prefix.
+    Ids that are there twice are refused, unless prefixes tell them apart.
+    Sidecars are written anew only where columns differ or ids get a prefix.
+
+        uttershard merge shards/a shards/b --out shards/all --prefix a/ --prefix b/
     """
     summary = merge_datasets(
         datasets,

@@ -45,8 +45,9 @@ def stats(
 ) -> None:
     """Measure a dataset: mean and variance of features, hours by column, lengths, tokens, silence, clipping.
 
-    The files are named by a digest of the settings and hold the dataset's: others never pass for them. Stopped or
-    killed? Run the same command again: what is measured is kept.
+    The files are named by a digest of the settings, and hold that of the dataset:
+    statistics of other data or settings never pass for them.
+    Stopped or killed? Run the same command again: what is measured is kept.
 
         uttershard stats shards/train --column speaker --tokenizer bpe.model
     """

@@ -31,7 +31,7 @@ def subset(
 ) -> None:
     """Copy some utterances into a new dataset. Their bytes are copied as they are; nothing is decoded.
 
-    uttershard subset shards/train --out shards/small --where 'language == "de"' --hours 10
+        uttershard subset shards/train --out shards/small --where 'language == "de"' --hours 10
     """
     summary = subset_dataset(
         dataset,

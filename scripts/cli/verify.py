@@ -25,8 +25,9 @@ def verify(
 ) -> None:
     """Check a dataset: every size, digest and checksum, and that each utterance lies where the sidecar says.
 
-    Lists all that is damaged, with shard, id and offset. Exit status 0 only if nothing is. Tars in a store are not
-    fetched unless --full or --deep says so: their sizes are looked at, and the sidecars are read.
+    Lists all that is damaged, with shard, id and offset. Exit status 0 only if
+    nothing is. Tars in a store are not fetched unless --full or --deep says so:
+    their sizes are looked at, and the sidecars are read.
     """
     report = verify_dataset(
         dataset,
