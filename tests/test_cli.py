@@ -55,6 +55,14 @@ def test_pack_says_what_it_made(command: Any, tmp_path: Path) -> None:
     assert "already complete" in output
 
 
+def test_no_workers_are_refused_whatever_the_file_says(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "two.yaml").write_text("parallel: {n_workers: 2}")
+    for cluster in ((), ("--cluster-config", tmp_path / "two.yaml")):
+        status, _, errors = command("pack", tmp_path, tmp_path / "out", "--workers", 0, *cluster)
+        assert status == 1
+        assert "n_workers is 0; it must be an integer of 1 or more" in errors
+
+
 def test_values_in_tables_are_no_markup(command: Any, tmp_path: Path) -> None:
     corpus, config = jsonl_corpus(tmp_path / "corpus", utterances=2, tag="[noise][/b] :smile:"), tmp_path / "here.yaml"
     config.write_text("parallel: {n_workers: 1, options: {processes: false}}")

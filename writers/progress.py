@@ -6,7 +6,10 @@ Phase = Literal["list", "probe", "pack", "index", "verify", "stats", "export", "
 
 
 class Progress(Protocol):
-    """Told of each phase in turn: `begin`, any number of `advance`, `end`. Called from one thread."""
+    """Told of each phase in turn: `begin`, any number of `advance`, `end`. Called from one thread.
+
+    Only `note` may be called from another, too: of a cluster that starts while a corpus is listed.
+    """
 
     def begin(self, phase: Phase, *, utterances: int | None, seconds: float | None) -> None:
         """A phase begins; totals are None where they are not known."""

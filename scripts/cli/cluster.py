@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 from uttershard.pipeline.errors import ConfigError
-from uttershard.writers.cluster.settings import ENVS, ClusterSettings, read_cluster_config
+from uttershard.writers.cluster.settings import ENVS, ClusterSettings, cluster_settings, read_cluster_config
 
 ClusterName = Annotated[
     str | None,
@@ -36,10 +36,8 @@ def chosen_cluster(name: str | None, config: str | None, workers: int | None, da
         raise ConfigError("--cluster and --cluster-config both say where to run: leave one out")
     if config is None:
         return ClusterSettings(env=name or "local", n_workers=workers, dashboard=dashboard)
-    settings = read_cluster_config(config)
-    return dataclasses.replace(
-        settings, n_workers=workers or settings.n_workers, dashboard=dashboard or settings.dashboard
-    )
+    settings = cluster_settings(read_cluster_config(config), workers)
+    return dataclasses.replace(settings, dashboard=dashboard or settings.dashboard)
 
 
 @contextlib.contextmanager
