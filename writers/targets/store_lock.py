@@ -154,7 +154,7 @@ def _is_alive(place: LockPlace, found: bytes, progress: Progress, dead_seconds: 
     holder = _holder(found)
     if holder.get("host") == socket.gethostname():
         return _runs_here(holder)
-    progress.note(f"{place}: watching for {dead_seconds:.0f} s whether {_name(found)} still packs it")
+    progress.note(f"{place}: watching for {dead_seconds:.0f} s whether {_name(found)} still writes to it")
     deadline = time.monotonic() + dead_seconds
     while time.monotonic() < deadline:
         time.sleep(min(_POLL_SECONDS, dead_seconds))
