@@ -31,7 +31,9 @@ def subset(
 ) -> None:
     """Copy some utterances into a new dataset. Their bytes are copied as they are; nothing is decoded.
 
-        uttershard subset shards/train --out shards/small --where 'language == "de"' --hours 10
+    Filters say which may come; --hours draws from them by --seed.
+
+        uttershard subset shards/train --out small --where 'seconds < 20' --hours 10
     """
     summary = subset_dataset(
         dataset,
