@@ -28,7 +28,7 @@ def merge(
     Ids that are there twice are refused, unless prefixes tell them apart.
     Sidecars are written anew only where columns differ or ids get a prefix.
 
-        uttershard merge shards/a shards/b --out all --prefix a- --prefix b-
+        uttershard merge clean noisy --out all --prefix clean/ --prefix noisy/
     """
     summary = merge_datasets(
         datasets,
