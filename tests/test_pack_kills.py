@@ -252,6 +252,29 @@ def test_a_damaged_record_is_none(tmp_path: Path, text: str) -> None:
     assert records.finished() == {}
 
 
+@pytest.mark.parametrize("name", ["job.json", "plan.parquet", "refused.jsonl"])
+def test_damaged_records_of_a_job_are_named_and_overwritten(tmp_path: Path, name: str) -> None:
+    corpus, target = jsonl_corpus(tmp_path / "corpus", 6), tmp_path / "out"
+    (tmp_path / "corpus" / "audio" / "utt003.flac").write_bytes(b"no audio")
+    settings: dict[str, Any] = {"shards": 2, "max_errors": 1, "cluster": HERE}
+    pack(corpus, tmp_path / "expected", **settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("uttershard.writers.run.pack_shard", fail)
+        with pytest.raises(TasksFailedError):
+            pack(corpus, target, **settings, retries=0)
+    record = target / ".uttershard" / name
+    record.write_bytes(record.read_bytes()[:-20])
+    with pytest.raises(DataError, match=rf"{name}: damaged .*; pack again with overwrite"):
+        pack(corpus, target, **settings)
+    pack(corpus, target, **settings, overwrite=True)
+    assert files_of(target) == files_of(tmp_path / "expected")
+
+
+def fail(task: Any) -> None:
+    """Stand in for a task whose target is away."""
+    raise OSError(5, "Input/output error")
+
+
 def test_a_source_that_is_away_for_a_while(
     corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

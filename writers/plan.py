@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from uttershard.pipeline.errors import DataError
 
+from .audio_files import is_damage
 from .listing import SCHEMA
 from .records import PLAN_NAME
 from .targets.base import Stored, Target
@@ -40,6 +42,14 @@ def read_shard(target: Target, shard: int, stored: Stored | None) -> pa.Table:
         target: Where the job's records are.
         shard: Its number.
         stored: The plan's entry of the listing, where there is a listing.
+
+    Raises:
+        DataError: The plan is damaged.
     """
-    with target.open(PLAN_NAME, stored) as file, pq.ParquetFile(file, pre_buffer=stored is not None) as plan:
-        return plan.read_row_group(shard, use_threads=False)
+    try:
+        with target.open(PLAN_NAME, stored) as file, pq.ParquetFile(file, pre_buffer=stored is not None) as plan:
+            return plan.read_row_group(shard, use_threads=False)
+    except (OSError, pa.ArrowInvalid) as error:
+        if not is_damage(error):
+            raise
+        raise DataError(f"{target.where(PLAN_NAME)}: damaged ({error}); pack again with overwrite") from error

@@ -97,7 +97,11 @@ class JobRecords:
         data = self.target.read(_REFUSED_NAME)
         if data is None:
             raise DataError(f"{self.target.where(_REFUSED_NAME)}: is missing; pack again with overwrite")
-        return [Refusal(**json.loads(line)) for line in data.decode("utf-8").split("\n") if line]
+        try:
+            return [Refusal(**json.loads(line)) for line in data.decode("utf-8").split("\n") if line]
+        except (ValueError, TypeError) as error:
+            where = self.target.where(_REFUSED_NAME)
+            raise DataError(f"{where}: damaged ({error}); pack again with overwrite") from error
 
     def write_done(self, shard: int, finished: FinishedShard) -> None:
         """Record a shard whose files are in place."""

@@ -34,7 +34,7 @@ from .inventory import take_inventory
 from .listing import Listing
 from .pack_shard import ShardTask, pack_shard
 from .parts import run_parts_by
-from .plan import write_plan
+from .plan import read_shard, write_plan
 from .probe import probe_corpus
 from .progress import Phase, Progress, Silent
 from .quarantine import Quarantine, count_refused
@@ -206,7 +206,7 @@ class _Job:
 
     def _unfinished(self, identity: dict[str, Any], changes: str) -> JobState | None:
         """Return the state of this very job if it was begun; with overwrite, too: it is what was being written over."""
-        state = self.records.read_state()
+        state = self._read_state()
         if self.target.size(MANIFEST_NAME) is not None:
             return None
         same = state is not None and state.fingerprint["digest"] == identity["digest"]
@@ -220,6 +220,19 @@ class _Job:
                 "(their times say so). Its finished shards hold the audio of then: begin anew with overwrite"
             )
         raise self._other("an unfinished job", state.fingerprint, identity)
+
+    def _read_state(self) -> JobState | None:
+        """Read the state; with overwrite, records that are damaged are none."""
+        if not self.settings.overwrite:
+            return self.records.read_state()
+        try:
+            state = self.records.read_state()
+            if state is not None:
+                self.records.read_refused()
+                read_shard(self.target, state.shards - 1, None)
+        except (DataError, FileNotFoundError):
+            return None
+        return state
 
     def _other(self, what: str, before: dict[str, Any], now: dict[str, Any]) -> ConfigError:
         changed = "; ".join(differences(before, now)) or "the version of the fingerprint"
