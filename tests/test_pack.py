@@ -96,6 +96,7 @@ def test_from_corpus_to_dataset(tmp_path: Path) -> None:
         "seconds": pytest.approx(seconds),
         "nbytes": nbytes,
         "refused": 0,
+        "kept": 0,
     }
     # Shards are equal in seconds to within one utterance.
     loads = [shard.seconds for shard in ShardSet.open(str(target)).manifest.shards]

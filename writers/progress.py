@@ -16,9 +16,16 @@ class Progress(Protocol):
         ...
 
     def advance(
-        self, *, utterances: int = 0, seconds: float = 0.0, nbytes: int = 0, refused: int = 0, retries: int = 0
+        self,
+        *,
+        utterances: int = 0,
+        seconds: float = 0.0,
+        nbytes: int = 0,
+        refused: int = 0,
+        retries: int = 0,
+        kept: bool = False,
     ) -> None:
-        """So much more is done."""
+        """So much more is done; `kept` if an earlier run did it, which says nothing of how fast this one is."""
         ...
 
     def end(self) -> None:
@@ -37,7 +44,14 @@ class Silent:
         """Do nothing."""
 
     def advance(
-        self, *, utterances: int = 0, seconds: float = 0.0, nbytes: int = 0, refused: int = 0, retries: int = 0
+        self,
+        *,
+        utterances: int = 0,
+        seconds: float = 0.0,
+        nbytes: int = 0,
+        refused: int = 0,
+        retries: int = 0,
+        kept: bool = False,
     ) -> None:
         """Do nothing."""
 

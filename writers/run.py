@@ -305,7 +305,11 @@ class _Job:
                 self.target.traffic.add(result.traffic)
                 entry, refused = result.finished.entry, result.finished.refused
                 self.progress.advance(
-                    utterances=entry.utterances, seconds=entry.seconds, nbytes=entry.tar_bytes, refused=len(refused)
+                    utterances=entry.utterances,
+                    seconds=entry.seconds,
+                    nbytes=entry.tar_bytes,
+                    refused=len(refused),
+                    kept=result.kept,
                 )
                 quarantine.add(refused)
         return [finished[shard] for shard in range(state.shards)]

@@ -1,23 +1,22 @@
 """Progress on standard error: a bar with hours, rates and time left; a line every few seconds in a log file."""
 
 import sys
+import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.text import Text
 
 from .output import as_bytes, as_duration
 
 _LOG_SECONDS = 10.0
+_WIDE = 120
+"""Columns of a terminal from which all rates and a bar find room beside the count and the times."""
+
 _TITLES = {
     "list": "listing",
     "probe": "probing",
@@ -25,7 +24,24 @@ _TITLES = {
     "verify": "verifying",
     "index": "indexing",
     "stats": "measuring",
+    "export": "exporting",
+    "merge": "merging",
+    "subset": "copying",
 }
+
+
+@dataclass
+class _Done:
+    """What is done of a phase, by this run or an earlier one."""
+
+    utterances: int = 0
+    seconds: float = 0.0
+    nbytes: int = 0
+
+    def add(self, utterances: int, seconds: float, nbytes: int) -> None:
+        self.utterances += utterances
+        self.seconds += seconds
+        self.nbytes += nbytes
 
 
 class Bars:
@@ -36,72 +52,112 @@ class Bars:
         self._progress: Progress | None = None
 
     def begin(self, phase: str, *, utterances: int | None, seconds: float | None) -> None:
-        """Start a bar."""
-        self._title, self._total, self._seconds_total = _TITLES.get(phase, phase), utterances, seconds
-        self._utterances, self._seconds, self._nbytes, self._refused, self._retries = 0, 0.0, 0, 0, 0
+        """Start a bar, or lines in a log."""
+        self._title, self._total = _TITLES.get(phase, phase), utterances
+        self._done, self._kept, self._refused, self._retries = _Done(), _Done(), 0, 0
         self._began = self._logged = time.monotonic()
         if self._console.is_terminal:
-            self._progress = Progress(
-                SpinnerColumn(),
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[rates]}"),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-                console=self._console,
-            )
+            self._progress = self._bar()
             self._progress.start()
-            self._task = self._progress.add_task(self._title, total=utterances, rates="")
+            self._task = self._progress.add_task(self._title, total=utterances)
+        else:
+            self._over = threading.Event()
+            self._lines = threading.Thread(target=self._log_now_and_then, daemon=True)
+            self._lines.start()
 
     def advance(
-        self, *, utterances: int = 0, seconds: float = 0.0, nbytes: int = 0, refused: int = 0, retries: int = 0
+        self,
+        *,
+        utterances: int = 0,
+        seconds: float = 0.0,
+        nbytes: int = 0,
+        refused: int = 0,
+        retries: int = 0,
+        kept: bool = False,
     ) -> None:
         """Move it on."""
-        self._utterances += utterances
-        self._seconds += seconds
-        self._nbytes += nbytes
+        self._done.add(utterances, seconds, nbytes)
+        if kept:
+            self._kept.add(utterances, seconds, nbytes)
         self._refused += refused
         self._retries += retries
         if self._progress is not None:
-            self._progress.update(self._task, completed=self._utterances, rates=self._rates())
-        elif time.monotonic() - self._logged >= _LOG_SECONDS:
-            self._logged = time.monotonic()
-            self._log()
+            self._progress.update(self._task, completed=self._done.utterances)
 
     def end(self) -> None:
         """Leave the finished bar, or its last line, behind."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
-        elif self._utterances:
+            return
+        self._over.set()
+        self._lines.join()
+        if self._done.utterances:
             self._log(over=True)
 
     def note(self, message: str) -> None:
         """Print it above the bar, or as a line of the log."""
         self._console.print(message, highlight=False, soft_wrap=True)
 
-    def _rates(self) -> str:
+    def _bar(self) -> Progress:
+        wide = self._console.width >= _WIDE
+        return Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            *((BarColumn(),) if wide else ()),
+            MofNCompleteColumn(),
+            _Words(lambda: self._rates(short=not wide)),
+            _Words(lambda: self._times(short=not wide)),
+            console=self._console,
+        )
+
+    def _rates(self, *, short: bool = False) -> str:
+        """Return what this run does in a second, without what an earlier one had done."""
         elapsed = max(1e-3, time.monotonic() - self._began)
-        parts = [f"{self._utterances / elapsed:,.0f} utt/s"]
-        if self._seconds:
-            parts += [as_duration(self._seconds), f"{self._seconds / elapsed:,.0f}x real time"]
-        if self._nbytes:
-            parts += [as_bytes(self._nbytes), f"{as_bytes(self._nbytes / elapsed)}/s"]
+        done, kept = self._done, self._kept
+        parts = [f"{(done.utterances - kept.utterances) / elapsed:,.0f} utt/s"]
+        if done.seconds:
+            audio = [] if short else [f"{as_duration(done.seconds)} of audio"]
+            parts += [*audio, f"{(done.seconds - kept.seconds) / elapsed:,.0f}x real time"]
+        if done.nbytes and not short:
+            parts += [as_bytes(done.nbytes), f"{as_bytes((done.nbytes - kept.nbytes) / elapsed)}/s"]
+        if kept.utterances and not short:
+            parts.append(f"{kept.utterances:,} kept")
         if self._refused:
             parts.append(f"{self._refused:,} refused")
         if self._retries:
             parts.append(f"{self._retries:,} retried")
         return ", ".join(parts)
 
-    def _log(self, *, over: bool = False) -> None:
+    def _times(self, *, short: bool = False, over: bool = False) -> str:
         elapsed = time.monotonic() - self._began
+        since = f"after {as_duration(elapsed)}"
+        made = self._done.utterances - self._kept.utterances
+        if over or not self._total or made <= 0 or self._done.utterances >= self._total:
+            return since
+        left = f"{as_duration(elapsed / made * (self._total - self._done.utterances))} left"
+        return left if short else f"{since}, {left}"
+
+    def _log_now_and_then(self) -> None:
+        while not self._over.wait(_LOG_SECONDS):
+            self._log()
+
+    def _log(self, *, over: bool = False) -> None:
         of_all = f" of {self._total:,}" if self._total is not None else ""
-        left = ""
-        if not over and self._total and 0 < self._utterances < self._total:
-            left = f", {as_duration(elapsed / self._utterances * (self._total - self._utterances))} left"
-        line = f"{self._title}: {self._utterances:,}{of_all} utterances, {self._rates()}, {as_duration(elapsed)}{left}"
+        line = f"{self._title}: {self._done.utterances:,}{of_all} utterances, {self._rates()}, {self._times(over=over)}"
         print(line, file=sys.stderr, flush=True)
+
+
+class _Words(ProgressColumn):
+    """Text that is made anew whenever the bar is drawn, so that rates fall while nothing comes."""
+
+    def __init__(self, words: Callable[[], str]) -> None:
+        super().__init__()
+        self._words = words
+
+    def render(self, task: Task) -> Text:
+        """Return the words of this moment."""
+        return Text(self._words())
 
 
 def bars(quiet: bool) -> Any:

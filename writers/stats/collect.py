@@ -129,7 +129,9 @@ def _measured(shards: ShardSet, running: Cluster, tasks: Iterator[StatsTask], li
         for shard, found_before in running.run(measure_shard, tasks, lambda shard: shard_names(shard)[0]):
             done += 1
             entry = entries[shard]
-            listener.advance(utterances=entry.utterances, seconds=entry.seconds, nbytes=entry.tar_bytes)
+            listener.advance(
+                utterances=entry.utterances, seconds=entry.seconds, nbytes=entry.tar_bytes, kept=found_before
+            )
             yield found_before
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
