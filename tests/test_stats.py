@@ -343,6 +343,7 @@ def test_sentencepiece_counts_tokens(dataset: Path, corpus: Path, tmp_path: Path
         ({"histogram_seconds": 0.0}, "more than 0"),
         ({"feature_options": {"sample_rate": 8000}}, "a setting of its own"),
         ({"silence_dbfs": float("nan")}, "number of decibels"),
+        ({"silence_dbfs": 3}, "0 or less"),
         ({"histogram_seconds": float("nan")}, "more than 0"),
         ({"features": "none", "feature_options": {"num_mel_bins": 80}}, "takes none"),
         ({"feature_options": {"num_mel_bins": Path()}}, "numbers, strings and lists"),
@@ -356,12 +357,23 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
         StatsSettings(**settings)
 
 
+def test_options_that_do_not_fit_are_told_before_there_is_a_worker(dataset: Path, tmp_path: Path) -> None:
+    nobody = ClusterSettings("tcp://127.0.0.1:1")
+    with pytest.raises(ConfigError, match="num_mel_bins"):
+        collect_stats(dataset, StatsSettings(feature_options={"num_mel_bins": "x"}), out=tmp_path, cluster=nobody)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
         (StatsSettings(columns=("gender",)), ConfigError, "no column 'gender'; there are key, offset"),
-        (StatsSettings(feature_options={"bins": 3}), ConfigError, "bins"),
-        (StatsSettings(features="stats_functions:nothing"), ConfigError, "can't be imported"),
+        (
+            StatsSettings(feature_options={"bins": 3}),
+            ConfigError,
+            "no option 'bins'; it has num_mel_bins, fra",
+        ),
+        (StatsSettings(features="stats_functions:nothing"), ConfigError, "was imported, but has no function 'nothing'"),
         (StatsSettings(features="none", tokenizer="/nowhere.model"), ConfigError, "can't be read"),
         (StatsSettings(features="none", tokenizer=__file__), ConfigError, "no SentencePiece model .* module:function"),
         (StatsSettings(features="stats_functions:shaky"), DataError, "dimensions"),

@@ -39,6 +39,7 @@ from ..commit import atomic_write, storage_errors, write_atomically
 from ..job import JobFolder, lock
 from ..progress import Progress, Silent
 from ..targets.opening import refuse_empty
+from .measures import make_transform
 from .moments import Moments
 from .settings import StatsSettings, is_function
 from .shard import TEXT_BAR, ShardRecord, StatsTask, measure_shard, part_path, read_record
@@ -102,6 +103,8 @@ def collect_stats(
     unknown = [name for name in chosen.columns if name not in shards.columns]
     if unknown:
         raise ConfigError(f"{dataset}: no column {unknown[0]!r}; there are {', '.join(shards.columns)}")
+    if chosen.feature_options:
+        make_transform(chosen)  # what is wrong with them is told here, not by a job that has waited in a queue
     identity, folder = chosen.identity(), _folder(shards, out)
     where = cluster_settings(cluster, workers)
     path = folder / f"{settings_digest(identity)}.json"

@@ -1,5 +1,6 @@
 """What is measured of one utterance: features, silence, clipping, tokens."""
 
+import inspect
 import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -38,15 +39,10 @@ def feature_function(settings: StatsSettings) -> FeatureFunction:
             lambda: _checked(own(np.require(audio, requirements="W"), sample_rate), name), name
         )
     import torch
-    from uttershard.pipeline.features import Fbank, LogMel
 
     # One thread: sums come out the same whatever the machine, and workers are as many as there are cores.
     torch.set_num_threads(1)
-    transform_class: Any = {"fbank": Fbank, "log_mel": LogMel}[settings.features]
-    try:
-        transform = transform_class(sample_rate=settings.sample_rate, **settings.feature_options)
-    except TypeError as error:
-        raise ConfigError(f"feature_options of {settings.features}: {error}") from error
+    transform = make_transform(settings)
 
     def compute(audio: NDArray[np.float32], sample_rate: int) -> NDArray[Any]:
         with torch.inference_mode():
@@ -57,6 +53,22 @@ def feature_function(settings: StatsSettings) -> FeatureFunction:
             return values
 
     return compute
+
+
+def make_transform(settings: StatsSettings) -> Any:
+    """Return the Fbank or LogMel of the settings; imports torch.
+
+    Raises:
+        ConfigError: An option that it does not have, or a value that does not fit.
+    """
+    from uttershard.pipeline.features import Fbank, LogMel
+
+    transform: Any = {"fbank": Fbank, "log_mel": LogMel}[settings.features]
+    known = [name for name in inspect.signature(transform).parameters if name != "sample_rate"]
+    unknown = [name for name in settings.feature_options if name not in known]
+    if unknown:
+        raise ConfigError(f"{settings.features} has no option {unknown[0]!r}; it has {', '.join(known)}")
+    return transform(sample_rate=settings.sample_rate, **settings.feature_options)
 
 
 def token_function(settings: StatsSettings) -> TokenFunction | None:

@@ -63,8 +63,10 @@ class StatsSettings:
             raise ConfigError(f"sample_rate is {self.sample_rate!r}; it must be a whole number of Hz")
         if "sample_rate" in self.feature_options:
             raise ConfigError("sample_rate is a setting of its own, not one of feature_options")
-        if not _is_finite(self.silence_dbfs):
-            raise ConfigError(f"silence_dbfs is {self.silence_dbfs!r}; it must be a number of decibels, such as -60")
+        if not _is_finite(self.silence_dbfs) or self.silence_dbfs > 0:
+            raise ConfigError(
+                f"silence_dbfs is {self.silence_dbfs!r}; it must be a number of decibels, 0 or less, such as -60"
+            )
         if not _is_finite(self.histogram_seconds) or not self.histogram_seconds > 0:
             raise ConfigError(f"histogram_seconds is {self.histogram_seconds!r}; it must be a number more than 0")
 
@@ -128,9 +130,9 @@ def load_function(name: str) -> Any:
         ConfigError: It is not there.
     """
     module, _, attribute = name.partition(":")
-    problem = None
+    problem = function = None
     try:
-        function = getattr(importlib.import_module(module), attribute)
+        function = getattr(importlib.import_module(module), attribute, None)
     except (Exception, SystemExit) as error:  # noqa: BLE001 (whatever the module does while it is imported)
         problem = f"{type(error).__name__}: {error}"
     if problem is not None:  # told without the error itself, which may be none that can be unpickled
@@ -138,7 +140,7 @@ def load_function(name: str) -> Any:
             f"{name}: can't be imported ({problem}); its folder must be on PYTHONPATH, here and on every worker"
         )
     if not callable(function):
-        raise ConfigError(f"{name}: not a function")
+        raise ConfigError(f"{name}: {module} was imported, but has no function {attribute!r}")
     return function
 
 
