@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,17 @@ def test_killed_again_and_again(
     assert files_of(target) == undisturbed
 
 
-def test_ctrl_c_once(corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("send", "status"),
+    [
+        (lambda pid: os.killpg(pid, signal.SIGINT), 130),  # as a terminal does: to the workers, too
+        (lambda pid: os.kill(pid, signal.SIGTERM), 143),
+    ],
+    ids=["ctrl-c", "sigterm"],
+)
+def test_ctrl_c_once(
+    send: Callable[[int], None], status: int, corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
     target = tmp_path / "out"
     command = [str(Path(sys.executable).with_name("uttershard")), "pack", str(corpus), str(target), "--workers", "2"]
     command += ["--codec", "opus", "--shards", str(SHARDS)]
@@ -135,9 +145,9 @@ def test_ctrl_c_once(corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path
         assert client.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    os.killpg(client.pid, signal.SIGINT)  # as a terminal does: to the workers, too
+    send(client.pid)
     _, errors = client.communicate(timeout=LIMIT_SECONDS)
-    assert client.returncode == 130
+    assert client.returncode == status
     assert f"of {SHARDS} shards are done and kept. Run the same command again to go on" in errors
     assert "Traceback" not in errors
     kept = count_done(target)

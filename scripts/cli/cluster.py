@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import signal
 from collections.abc import Iterator
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -42,12 +44,26 @@ def chosen_cluster(name: str | None, config: str | None, workers: int | None, da
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Tell how far a job got that Ctrl-C has stopped (click would end without a word)."""
+    """Tell how far a job got that Ctrl-C or SIGTERM has stopped, and end its workers.
+
+    click would end without a word on the first, and Python on the second, which is what batch systems send to a job
+    whose time is over.
+    """
+    received = signal.SIGINT
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        nonlocal received
+        received = signal.Signals(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     except KeyboardInterrupt as stop:
         typer.echo(f"uttershard: {_told(stop)}", err=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(128 + received) from None  # as a shell has it
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _told(stop: BaseException | None) -> str:
