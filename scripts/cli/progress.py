@@ -55,7 +55,7 @@ class Bars:
         """Start a bar, or lines in a log."""
         self._title, self._total = _TITLES.get(phase, phase), utterances
         self._done, self._kept, self._refused, self._retries = _Done(), _Done(), 0, 0
-        self._began = self._logged = time.monotonic()
+        self._began = time.monotonic()
         if self._console.is_terminal:
             self._progress = self._bar()
             self._progress.start()
