@@ -21,6 +21,7 @@ import pytest
 from batch_system import install_batch_system
 from corpora import files_of, jsonl_corpus, write_audio, write_jsonl
 from dask_processes import DaskProcesses, dask_processes
+from distributed import LocalCluster
 from ssh_server import running_ssh_server
 from uttershard.pipeline.errors import ConfigError, DataError, StorageError
 from uttershard.writers import pack
@@ -427,6 +428,18 @@ def test_a_task_that_kills_its_workers_is_given_up_and_the_others_finished() -> 
         for number, _ in cluster.run(cluster_tasks.die_on_third, range(10)):
             finished.append(number)
     assert sorted(finished) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+
+
+def test_a_worker_that_is_being_started_does_not_fail_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    close = LocalCluster.close
+
+    def closing(self: Any, timeout: float | None = None) -> None:
+        close(self, timeout)
+        raise AssertionError("can only join a started process")
+
+    monkeypatch.setattr(LocalCluster, "close", closing)
+    with start_cluster(HERE, 1, Silent()) as cluster:
+        assert dict(cluster.run(abs, [-1])) == {0: 1}
 
 
 def test_a_verdict_ends_the_run_at_once() -> None:
