@@ -102,6 +102,7 @@ def test_yaml_as_in_espnet(tmp_path: Path) -> None:
         ("parallel: {env: slurm, n_workers: 2, options: {qeueu: cpu}}", r"no option 'qeueu'; it has: .*\bqueue\b"),
         ("parallel: {env: local, n_workers: 0}", "n_workers is 0"),
         ("parallel: {env: local, n_workers: two}", "n_workers is 'two'"),
+        ("parallel: {env: local, n_workers: 2, min_workers: 1}", "min_workers is for batch systems and kubernetes"),
         ("parallel: {env: slurm}", "say how many workers"),
         ("parallel: {env: ssh, n_workers: 2}", "needs the option hosts: the scheduler's first, then the workers'$"),
         ("parallel: {env: ssh, options: {hosts: head}}", "needs the option hosts: .*, a list of names .it is 'head'"),

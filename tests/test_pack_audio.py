@@ -1,5 +1,9 @@
 """The audio of an utterance: bytes kept where nothing changes; cut, mixed, resampled and encoded where it does."""
 
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +12,10 @@ import numpy as np
 import pytest
 import soundfile
 from corpora import noise, write_audio
+from uttershard.pipeline.errors import StorageError
 from uttershard.pipeline.reading.codecs import AudioError, decode
 from uttershard.writers.audio import PackedAudio, fetch
+from uttershard.writers.audio_files import raise_if_it_may_come_back
 from uttershard.writers.settings import PackSettings
 
 KEEP = PackSettings()
@@ -129,3 +135,35 @@ def test_remote_audio(tmp_path: Path) -> None:
         file.write(path.read_bytes())
     assert fetch("memory://corpus/a.wav", None, None, KEEP).data == path.read_bytes()
     assert fetch("memory://corpus/a.wav", 0.5, None, KEEP).info.num_samples == 8000
+
+
+def test_a_folder_that_may_no_longer_be_entered_is_no_verdict_on_its_files() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        path = write_audio(folder / "a.wav")
+        path.chmod(0)
+        with as_anybody():
+            raise_if_it_may_come_back(refusal(path), str(path))  # forbidden itself: a verdict
+        folder.chmod(0)
+        with as_anybody(), pytest.raises(StorageError, match="was there when the corpus was listed"):
+            raise_if_it_may_come_back(refusal(path), str(path))
+        folder.chmod(0o755)
+
+
+def refusal(path: Path) -> AudioError:
+    with pytest.raises(AudioError, match="Permission denied") as refused:
+        fetch(str(path), None, None, KEEP)
+    return refused.value
+
+
+@contextlib.contextmanager
+def as_anybody() -> Iterator[None]:
+    """Without root's right to read whatever there is."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(54_321)
+    try:
+        yield
+    finally:
+        os.seteuid(before)

@@ -77,12 +77,17 @@ def _unreadable(uri: str, error: OSError) -> AudioError:
 def raise_if_it_may_come_back(error: AudioError | OSError, uri: str) -> None:
     """Tell a source that is away from one that is bad: the first is tried again, and never quarantined.
 
-    A local file was there when the corpus was listed; gone now means a file server in trouble, or a changed corpus.
+    A local file was there when the corpus was listed; gone now means a file server in trouble, or a changed corpus. So
+    does a folder that may no longer be entered, as when the ticket for a file server has expired.
 
     Raises:
         StorageError: It is away.
     """
-    gone = isinstance(error.__cause__, FileNotFoundError) and local_path(uri) is not None
+    path = local_path(uri)
+    gone = path is not None and (
+        isinstance(error.__cause__, FileNotFoundError)
+        or (isinstance(error.__cause__, PermissionError) and not os.path.exists(path))  # noqa: PTH110
+    )
     if gone or not isinstance(error, AudioError):
         raise StorageError(
             f"{uri} can't be read ({error.__cause__ if gone else error}), but it was there when the corpus was listed"

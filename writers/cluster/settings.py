@@ -70,6 +70,8 @@ class ClusterSettings:
                 raise ConfigError(f"{name} is {value!r}; it must be an integer of {least} or more")
         if self.n_workers is None and (self.env in JOB_QUEUES or self.env == "kubernetes"):
             raise ConfigError(f"say how many workers {self.env} is to start: n_workers in YAML, --workers")
+        if self.min_workers is not None and self.env not in (*JOB_QUEUES, "kubernetes"):
+            raise ConfigError(f"min_workers is for batch systems and kubernetes; {self.env} keeps all of its workers")
         if self.min_workers is not None and (self.n_workers is None or self.min_workers > self.n_workers):
             raise ConfigError(f"min_workers is {self.min_workers}; it can't be above n_workers ({self.n_workers})")
         seconds = self.start_seconds
