@@ -364,6 +364,19 @@ def test_a_worker_that_differs_is_named_at_start(
     assert not (tmp_path / "out" / "dataset.json").exists()
 
 
+def test_a_worker_that_comes_later_and_differs_gets_no_task(scheduler: DaskProcesses, tmp_path: Path) -> None:
+    (tmp_path / "soxr-9.9.dist-info").mkdir()
+    (tmp_path / "soxr-9.9.dist-info" / "METADATA").write_text("Name: soxr\nVersion: 9.9\n")
+    first = scheduler.start_worker()
+    with start_cluster(ClusterSettings(scheduler.address), 0, Silent()) as cluster:
+        assert dict(cluster.run(abs, [-1])) == {0: 1}
+        scheduler.start_worker(environment={"PYTHONPATH": str(tmp_path)})
+        cluster.client.wait_for_workers(2, timeout=60)
+        first.kill()
+        with pytest.raises(TasksFailedError, match=r"tcp://127\.0\.0\.1:\d+: soxr is 9\.9, here it is \d"):
+            list(cluster.run(abs, [-1]))
+
+
 def test_a_scheduler_without_the_package_is_named_at_start(tmp_path: Path) -> None:
     (tmp_path / "path" / "uttershard").mkdir(parents=True)
     (tmp_path / "path" / "uttershard" / "__init__.py").write_text("raise ImportError('not here')")

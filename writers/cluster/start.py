@@ -72,11 +72,12 @@ def start_cluster(settings: ClusterSettings, retries: int, progress: Progress) -
         if settings.dashboard:
             progress.note(f"dashboard: {client.dashboard_link}")
         replace_lost = _replacement(cluster, settings, progress)
-        if settings.env != "local":  # local workers are this very interpreter
+        stock = None  # local workers are this very interpreter
+        if settings.env != "local":
             _wait_for_worker(client, cluster, settings, progress, replace_lost)
-            check_workers(client)
+            stock = check_workers(client)
         window = _window(client, settings)
-        yield Cluster(client, window, retries, progress, settings.patience_seconds, replace_lost)
+        yield Cluster(client, window, retries, progress, settings.patience_seconds, replace_lost, stock)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from uttershard.pipeline.errors import AccessError, StorageError, UttershardErro
 
 from ..commit import NoSpaceError
 from ..progress import Progress
+from .workers import Stock, problem_of
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -87,6 +88,7 @@ class Cluster:
         progress: Told of each retry.
         patience_seconds: How long there may be no worker at all.
         replace_lost: Called now and then: starts workers in place of those that are gone, if nobody else does.
+        stock: Packages that a worker must have to be given tasks, however late it came; None where none can lack any.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class Cluster:
         progress: Progress,
         patience_seconds: float,
         replace_lost: Callable[[], object] | None = None,
+        stock: Stock | None = None,
     ) -> None:
         self.client = client
         self.window = window
@@ -104,6 +107,7 @@ class Cluster:
         self.progress = progress
         self.patience_seconds = patience_seconds
         self._replace_lost = replace_lost
+        self._stock = tuple((stock or {}).items())
         self._replaced = time.monotonic()
         self._told = False
 
@@ -133,7 +137,13 @@ class Cluster:
         if attempt.failed_on:
             elsewhere = [address for address in self.workers() if address not in attempt.failed_on] or None
         return self.client.submit(
-            _guarded, function, attempt.task, pure=False, workers=elsewhere, allow_other_workers=elsewhere is not None
+            _guarded,
+            function,
+            attempt.task,
+            self._stock,
+            pure=False,
+            workers=elsewhere,
+            allow_other_workers=elsewhere is not None,
         )
 
     def workers(self) -> list[str]:
@@ -269,14 +279,19 @@ class _Run(Generic[_Task, _Result]):
         heapq.heappush(self._delayed, (time.monotonic() + pause, attempt.number, attempt))
 
 
-def _guarded(function: Callable[[_Task], _Result], task: _Task) -> _Result | UttershardError | _Trouble:
+def _guarded(
+    function: Callable[[_Task], _Result], task: _Task, stock: tuple[Any, ...]
+) -> _Result | UttershardError | _Trouble:
     """Run on the worker; errors come back as values, so that it is decided in one place what is done about them."""
+    worker = get_worker().address
+    if stock and (problem := problem_of(worker, stock)):
+        return _Trouble(StorageError(problem), worker)
     try:
         return function(task)
     except AccessError as error:
         return error
     except (OSError, ImportError, MemoryError) as error:
-        return _Trouble(_portable(error), get_worker().address)
+        return _Trouble(_portable(error), worker)
     except UttershardError as error:
         return error
 

@@ -5,6 +5,7 @@ Equal bytes need equal encoders, and a task that can't be imported would fail on
 
 import sys
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import cloudpickle
@@ -28,7 +29,11 @@ _OF_SCHEDULER = ("uttershard", "dask", "distributed")
 """What the scheduler needs: it reads tasks, and runs none."""
 
 
-def take_stock(packages: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+Stock = dict[str, tuple[str | None, str | None]]
+"""Version and trouble of each package, as `take_stock` returns them."""
+
+
+def take_stock(packages: Mapping[str, str]) -> Stock:
     """Return, of Python and each package, its version (None if there is none) and why it can't be imported.
 
     Sent to workers by its code, since a worker without uttershard could not look it up by name.
@@ -50,8 +55,8 @@ def take_stock(packages: Mapping[str, str]) -> dict[str, tuple[str | None, str |
     return found
 
 
-def check_workers(client: Any) -> None:
-    """Test all workers that are there, and the scheduler.
+def check_workers(client: Any) -> Stock:
+    """Test all workers that are there, and the scheduler; return what those that come later are held against.
 
     Raises:
         ConfigError: A package is missing or differs; all of them are named, with the worker.
@@ -72,6 +77,13 @@ def check_workers(client: Any) -> None:
             "not all can do what this process can: " + "; ".join(problems[:10]) + more + ". Give them the same "
             "environment (for job queues, the option python: the interpreter of that environment)"
         )
+    return here
+
+
+@lru_cache(maxsize=1)
+def problem_of(worker: str, expected: tuple[tuple[str, tuple[str | None, str | None]], ...]) -> str | None:
+    """Say what this worker lacks of a stock, as items; None if nothing. It may have come after others were tested."""
+    return "; ".join(_differences(worker, take_stock(PACKAGES), dict(expected))) or None
 
 
 def _differences(worker: str, stock: Any, here: Mapping[str, tuple[str | None, str | None]]) -> list[str]:
