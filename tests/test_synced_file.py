@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from uttershard.pipeline.errors import StorageError
 from uttershard.writers import synced_file
@@ -16,6 +16,7 @@ from uttershard.writers.synced_file import SyncedFile
 PIECES = st.lists(st.integers(0, 20_000), max_size=30)
 
 
+@settings(max_examples=40, deadline=None)
 @given(sizes=PIECES, every=st.integers(1, 30_000))
 def test_all_that_was_written_is_there(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], every: int) -> None:
     path = tmp_path_factory.mktemp("synced") / "file"
