@@ -5,11 +5,16 @@ from pathlib import Path
 
 import pytest
 from fault_proxy import FaultProxy
+from hypothesis import settings
 from packed import Packed, make_dataset
 from s3_cases import RemoteDataset
 from s3_server import S3Server, start_server, stop
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# A busy machine is no failure.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

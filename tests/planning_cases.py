@@ -6,16 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from uttershard.pipeline.planning.corpus import Corpus, build_corpus
 from uttershard.pipeline.planning.plan import EpochLayout, lay_out_epoch
 from uttershard.pipeline.planning.settings import Batching, Filters
-
-# A busy machine is no failure.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
 
 RATE = 16_000
 SAMPLES_PER_FRAME = 160
