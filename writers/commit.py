@@ -44,7 +44,7 @@ def atomic_write(path: Path, scratch: Path) -> Iterator[BinaryIO]:
     unfinished = scratch / f"{path.name}.{uuid.uuid4().hex}"
     with storage_errors(path):
         try:
-            with SyncedFile(unfinished) as raw, io.BufferedWriter(raw) as file:
+            with SyncedFile(unfinished) as raw, io.BufferedWriter(raw, os.fstat(raw.fileno()).st_blksize) as file:
                 yield file
                 file.flush()
                 raw.sync()
