@@ -260,7 +260,7 @@ def test_the_lock_of_another_host_is_watched(s3: S3Server, address: str) -> None
 
     beat(1)
     watching = hold_store_lock(target, Watching(), dead_seconds=LIMIT_SECONDS)
-    with pytest.raises(ConfigError, match="being packed by host elsewhere pid 7"), watching:
+    with pytest.raises(ConfigError, match="being written by host elsewhere pid 7"), watching:
         pass
     with hold_store_lock(target, Silent(), dead_seconds=0.1):
         assert b"elsewhere" not in (target.read_lock() or b"elsewhere")
