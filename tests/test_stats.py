@@ -357,10 +357,11 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
         StatsSettings(**settings)
 
 
-def test_options_that_do_not_fit_are_told_before_there_is_a_worker(dataset: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["num_mel_bins", "high_freq", "window_type"])
+def test_options_that_do_not_fit_are_told_before_there_is_a_worker(option: str, dataset: Path, tmp_path: Path) -> None:
     nobody = ClusterSettings("tcp://127.0.0.1:1")
-    with pytest.raises(ConfigError, match="num_mel_bins"):
-        collect_stats(dataset, StatsSettings(feature_options={"num_mel_bins": "x"}), out=tmp_path, cluster=nobody)
+    with pytest.raises(ConfigError, match=f"^{option}='x'"):
+        collect_stats(dataset, StatsSettings(feature_options={option: "x"}), out=tmp_path, cluster=nobody)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -72,7 +72,7 @@ class Fbank(nn.Module):
                 f"frame_shift_ms={frame_shift_ms} and frame_length_ms={frame_length_ms} are {self.shift_samples} and "
                 f"{self.window_samples} samples: a shift must be at least a sample and at most a window"
             )
-        if high_freq is not None and high_freq <= 0:
+        if high_freq is not None and number("high_freq", high_freq, -sample_rate / 2) <= 0:
             high_freq += sample_rate / 2
         low, high = band(low_freq, high_freq, sample_rate)
         self.fft_samples = 1 << (self.window_samples - 1).bit_length()
