@@ -9,6 +9,7 @@ from hypothesis import settings
 from packed import Packed, make_dataset
 from s3_cases import RemoteDataset
 from s3_server import S3Server, start_server, stop
+from uttershard.writers.cluster import tasks
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -87,3 +88,9 @@ def proxy(s3: S3Server) -> Iterator[FaultProxy]:
     running = FaultProxy(s3.endpoint).start()
     yield running
     running.stop()
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry at once."""
+    monkeypatch.setattr(tasks, "PAUSES_SECONDS", (0.0,))

@@ -57,11 +57,6 @@ def dask(tmp_path: Path) -> Iterator[DaskProcesses]:
         yield processes
 
 
-@pytest.fixture
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "PAUSES_SECONDS", (0.0,))
-
-
 def start_client(corpus: Path, target: Path, address: str) -> "subprocess.Popen[str]":
     command = [
         str(Path(sys.executable).with_name("uttershard")),

@@ -20,6 +20,7 @@ from uttershard.pipeline.errors import ConfigError, StorageError
 
 from ..progress import Progress
 from .jobs import JobWatch, ended_in_slurm, noting_failures
+from .present import present_workers
 from .settings import JOB_QUEUES, ClusterSettings, cluster_class
 from .steady_clock import use_steady_clock
 from .tasks import IN_FLIGHT, Cluster
@@ -236,7 +237,7 @@ def _wait_for_worker(
     progress.note(f"waiting for workers of {settings.env}")
     failures: Sequence[str] = getattr(getattr(cluster, "job_cls", None), "failures", ())
     deadline = time.monotonic() + settings.patience_seconds
-    while not client.scheduler_info(n_workers=1)["workers"]:
+    while not present_workers(client, at_most=1):
         if failures:
             raise StorageError(f"a job could not be submitted: {failures[0].strip()}")
         if time.monotonic() > deadline:
@@ -248,8 +249,7 @@ def _wait_for_worker(
 
 
 def _window(client: Client, settings: ClusterSettings) -> int:
-    if settings.is_address:
+    if settings.is_address and settings.n_workers:
         # Nothing to start or stop: what can be honoured is how many of its workers are used at a time.
-        there = max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
-        return settings.n_workers or there * IN_FLIGHT
-    return (settings.n_workers or len(client.scheduler_info(n_workers=-1)["workers"]) or 1) * IN_FLIGHT
+        return settings.n_workers
+    return (settings.n_workers or len(present_workers(client) or ()) or 1) * IN_FLIGHT

@@ -21,6 +21,7 @@ from uttershard.pipeline.errors import AccessError, StorageError, UttershardErro
 
 from ..commit import NoSpaceError
 from ..progress import Progress
+from .present import present_workers
 from .workers import Stock, problem_of
 
 _Task = TypeVar("_Task")
@@ -135,7 +136,8 @@ class Cluster:
         """Give a task to Dask; one that failed goes to workers on which it has not."""
         elsewhere: list[str] | None = None
         if attempt.failed_on:
-            elsewhere = [address for address in self.workers() if address not in attempt.failed_on] or None
+            there = present_workers(self.client) or ()
+            elsewhere = [address for address in there if address not in attempt.failed_on] or None
         return self.client.submit(
             _guarded,
             function,
@@ -146,10 +148,6 @@ class Cluster:
             allow_other_workers=elsewhere is not None,
         )
 
-    def workers(self) -> list[str]:
-        """Return the addresses of all workers."""
-        return list(self.client.scheduler_info(n_workers=-1)["workers"])
-
     def replace_lost(self) -> None:
         """Start workers in place of those that are gone, unless that was done just now."""
         if self._replace_lost is not None and time.monotonic() - self._replaced > _REPLACE_SECONDS:
@@ -157,9 +155,10 @@ class Cluster:
             self._replaced = time.monotonic()
 
     def is_alone(self, failed_on: set[str]) -> bool:
-        """Whether there is no host but those of these workers."""
+        """Whether there are workers, and all on the hosts of these."""
         hosts = {_host(address) for address in failed_on}
-        return all(_host(address) in hosts for address in self.workers())
+        there = present_workers(self.client) or ()
+        return bool(there) and all(_host(address) in hosts for address in there)
 
     def check_alive(self, since: float) -> float:
         """Return since when (monotonic) there is no worker, or now if there is one.
@@ -170,7 +169,7 @@ class Cluster:
         now = time.monotonic()
         if self.client.status in ("closed", "closing"):
             raise _lost_scheduler()
-        if self.client.status != "running" or self.client.scheduler_info(n_workers=1)["workers"]:
+        if present_workers(self.client, at_most=1) != []:
             self._told = False
             return now
         if now - since > _TOLD_SECONDS and not self._told:
