@@ -9,7 +9,8 @@ import pytest
 import torch
 from features_cases import padded
 from packed import Packed
-from uttershard.pipeline import Batch, Fbank, GlobalCmvn, SpecAugment, UtteranceCmvn
+from uttershard.pipeline import Batch, Fbank, GlobalCmvn, LogMel, SpecAugment, UtteranceCmvn
+from uttershard.pipeline.dataset.feats_stats import MadeOf, encode_sums
 from uttershard.pipeline.errors import ConfigError, DataError, UttershardError
 
 FRAMES = (50, 7, 120, 1)
@@ -115,18 +116,59 @@ def test_a_file_that_is_no_npz(tmp_path: Path) -> None:
         GlobalCmvn(tmp_path)
 
 
-def test_no_flipped_bit_changes_the_statistics(tmp_path: Path) -> None:
-    path = tmp_path / "feats_stats.npz"
-    np.savez(path, count=np.float64(2), sum=np.array([2.0]), sum_square=np.array([10.0]))
-    data, expected = path.read_bytes(), GlobalCmvn(path).mean.tolist()
+def write_ours(path: Path, features: str = "fbank", **options: Any) -> Path:
+    made_of = MadeOf("xxh3_128:ab", {"features": features, "feature_options": options, "sample_rate": 16_000})
+    path.write_bytes(encode_sums(2, np.array([2.0]), np.array([10.0]), made_of))
+    return path
+
+
+def test_no_flipped_bit_changes_the_statistics_or_what_they_are_of(tmp_path: Path) -> None:
+    path = write_ours(tmp_path / "feats_stats.npz", use_log=False)
+    data = path.read_bytes()
     for bit in range(0, 8 * len(data), 7):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)
         try:
-            assert GlobalCmvn(path).mean.tolist() == expected
+            assert GlobalCmvn(path, transform=Fbank(use_log=False), dataset_digest="xxh3_128:ab").mean.tolist() == [1.0]
         except DataError as error:
-            assert "feats_stats.npz" in str(error)
+            assert "feats_stats.npz: " in str(error)
+
+
+def test_statistics_say_what_they_are_of(tmp_path: Path) -> None:
+    path = write_ours(tmp_path / "feats_stats.npz", high_freq=-400, frame_length_ms=25)
+    assert sorted(np.load(path, allow_pickle=False)) == ["count", "sum", "sum_square"], "and ESPnet adds all of them up"
+    assert GlobalCmvn(path, transform=Fbank(high_freq=7600.0), dataset_digest="xxh3_128:ab").mean.tolist() == [1.0]
+    for transform, message in (
+        (Fbank(), r"\(high_freq: 7600\.0 there, 8000\.0 here\)"),
+        (Fbank(high_freq=7600, sample_rate=48_000), r"\(sample_rate: 16000 there, 48000 here; window_samples: 400"),
+        (LogMel(), "of features fbank, not LogMel"),
+    ):
+        with pytest.raises(DataError, match=rf"feats_stats\.npz: .*{message}.*run `uttershard stats`"):
+            GlobalCmvn(path, transform=transform)
+    with pytest.raises(
+        DataError, match="of the dataset xxh3_128:ab, but wanted are those of xxh3_128:cd: they are stale"
+    ):
+        GlobalCmvn(path, dataset_digest="xxh3_128:cd")
+    own = write_ours(tmp_path / "own.npz", "mymodule:pitch")
+    with pytest.raises(DataError, match="of features mymodule:pitch, not Fbank"):
+        GlobalCmvn(own, transform=Fbank())
+
+
+def test_statistics_that_do_not_say_what_they_are_of(tmp_path: Path) -> None:
+    path = write_stats(tmp_path / "espnet.npz", corpus())
+    for stats in (path, {"count": 1, "sum": [0.0], "sum_square": [1.0]}):
+        for wanted in ({"transform": Fbank()}, {"dataset_digest": "xxh3_128:ab"}):
+            with pytest.raises(ConfigError, match="do not say what they are of"):
+                GlobalCmvn(stats, **wanted)
+    with pytest.raises(ConfigError, match="transform=SpecAugment: give the Fbank or LogMel"):
+        GlobalCmvn(write_ours(path), transform=SpecAugment())  # type: ignore[arg-type]
+
+
+def test_no_pickle_is_loaded(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", count=np.array([{}], object), sum=np.array([1.0]), sum_square=np.array([1.0]))
+    with pytest.raises(DataError, match="allow_pickle=False"):
+        GlobalCmvn(tmp_path / "a.npz")
 
 
 def test_features_of_another_size() -> None:

@@ -212,7 +212,7 @@ def test_modules_hold_no_parameters_and_no_state() -> None:
         (lambda: Fbank(num_mel_bins=0), "num_mel_bins=0"),
         (lambda: Fbank(high_freq=9_000), "half of sample_rate"),
         (lambda: Fbank(frame_shift_ms=30), "at most a window"),
-        (lambda: Fbank(window_type="kaiser"), "choose one of povey"),
+        (lambda: Fbank(window_type="kaiser"), "choose one of 'povey'"),
         (lambda: LogMel(win_length=600), "win_length=600"),
         (lambda: LogMel(n_fft=401), "n_fft=401"),
         (lambda: LogMel(norm="area"), "choose"),

@@ -1,7 +1,7 @@
 """Imports go one way, so that each room can be understood with the ones below it and nothing else.
 
 scripts -> writers -> pipeline
-pipeline: loader -> reading -> {planning, storage} -> dataset -> remote -> errors;  features -> planning
+pipeline: loader -> reading -> {planning, storage} -> dataset -> remote -> errors;  features -> {planning, dataset}
 """
 
 import ast
@@ -21,7 +21,7 @@ ROOMS = {
     "dataset": {"remote", "errors"},
     "planning": {"dataset", "errors"},
     "storage": {"dataset", "remote", "errors"},
-    "features": {"planning", "errors"},
+    "features": {"planning", "dataset", "errors"},
     "reading": {"planning", "storage", "dataset", "errors"},
     "loader": {"reading", "planning", "storage", "dataset", "remote", "errors"},
     "testing": {"loader", "reading"},

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..errors import ConfigError
 from .chance import below
 from .padded import parse_audio
-from .settings import number, whole
+from .settings import HIGHEST_RATE, number, whole
 
 
 class AudioBatch(Protocol):
@@ -48,7 +48,7 @@ class AudioBank(nn.Module):
         self, batches: Iterable[AudioBatch], *, max_seconds: float = 36_000, sample_rate: int = 16_000
     ) -> None:
         super().__init__()
-        limit = round(number("max_seconds", max_seconds, 0) * whole("sample_rate", sample_rate))
+        limit = round(number("max_seconds", max_seconds, 0) * whole("sample_rate", sample_rate, 1, HIGHEST_RATE))
         recordings = _collect(batches, limit)
         if not recordings:
             raise ConfigError("the audio bank is empty: its loader gave no samples")

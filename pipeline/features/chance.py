@@ -12,6 +12,10 @@ from torch import Tensor
 
 from ..errors import ConfigError
 from ..planning.hashing import Stream, hash_keys, stream_key
+from .settings import whole
+
+_LARGEST_SEED = 2**64 - 1
+"""All that is hashed of one."""
 
 
 class Chance:
@@ -24,9 +28,7 @@ class Chance:
     """
 
     def __init__(self, stream: Stream, seed: int, draws: int) -> None:
-        if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-            raise ConfigError(f"seed={seed!r}: give a whole number of 0 or more")
-        self._stream, self._seed, self._draws = stream, seed, draws
+        self._stream, self._seed, self._draws = stream, whole("seed", seed, 0, _LARGEST_SEED), draws
 
     def draw(self, keys: Sequence[str], epoch: int, count: int) -> Tensor:
         """Return integers from 0 up to 2**32 - 1 for each utterance, int64 [B, draws], on the CPU.

@@ -1,19 +1,20 @@
 """Cepstral mean and variance normalisation: with the statistics of a corpus, or of each utterance."""
 
-import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..dataset.feats_stats import SUMS, MadeOf, decode_sums
 from ..errors import ConfigError, DataError
+from .fbank import Fbank
+from .log_mel import LogMel
 from .padded import clear_padding, is_inside, parse_features
-from .settings import number
+from .settings import number, switch
 
 _SMALLEST_STD = 1e-5
 """A dimension that never changes is only shifted, not blown up."""
@@ -21,7 +22,9 @@ _SMALLEST_STD = 1e-5
 
 _GIVE_NPZ = "give feats_stats.npz, which `uttershard stats` writes into the folder beside its json"
 
-_ZIP = b"PK"
+_RUN_AGAIN = "run `uttershard stats` for these, and give the file that it writes"
+
+_TRANSFORMS: dict[str, type[Fbank] | type[LogMel]] = {"fbank": Fbank, "log_mel": LogMel}
 
 
 class GlobalCmvn(nn.Module):
@@ -32,12 +35,15 @@ class GlobalCmvn(nn.Module):
 
     Args:
         stats: Path of the .npz file, or the three by name.
+        transform: What computes the features: a file of features that were computed otherwise is refused.
+        dataset_digest: `ShardSet.digest` of a dataset: a file of another one, or of what it was before, is refused.
         norm_mean: Whether to subtract the mean.
         norm_std: Whether to divide by the standard deviation.
 
     Raises:
-        ConfigError: There is no such file.
-        DataError: The file does not hold such statistics.
+        ConfigError: There is no such file, or it does not say what it is of (as ESPnet's own) and should be held
+            against something.
+        DataError: The file does not hold such statistics, or those of other features or another dataset.
 
     Example:
         >>> cmvn = GlobalCmvn({"count": 2, "sum": [2.0, 6.0], "sum_square": [10.0, 20.0]})
@@ -49,12 +55,26 @@ class GlobalCmvn(nn.Module):
     std: Tensor
 
     def __init__(
-        self, stats: str | os.PathLike[str] | Mapping[str, Any], *, norm_mean: bool = True, norm_std: bool = True
+        self,
+        stats: str | os.PathLike[str] | Mapping[str, Any],
+        *,
+        transform: Fbank | LogMel | None = None,
+        dataset_digest: str | None = None,
+        norm_mean: bool = True,
+        norm_std: bool = True,
     ) -> None:
         super().__init__()
-        mean, std = _mean_and_std(stats)
-        self.register_buffer("mean", mean if norm_mean else torch.zeros_like(mean))
-        self.register_buffer("std", std if norm_std else torch.ones_like(std))
+        if not isinstance(stats, str | os.PathLike | Mapping):
+            raise ConfigError(
+                f"GlobalCmvn({stats!r}): give the path of a feats_stats.npz, which `uttershard stats` writes"
+            )
+        where = "the statistics" if isinstance(stats, Mapping) else str(stats)
+        sums, made_of = (stats, None) if isinstance(stats, Mapping) else _read_stats(Path(stats))
+        if transform is not None or dataset_digest is not None:
+            _refuse_others(where, made_of, transform, dataset_digest)
+        mean, std = _mean_and_std(sums, where)
+        self.register_buffer("mean", mean if switch("norm_mean", norm_mean) else torch.zeros_like(mean))
+        self.register_buffer("std", std if switch("norm_std", norm_std) else torch.ones_like(std))
 
     def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return normalised features.
@@ -90,8 +110,8 @@ class UtteranceCmvn(nn.Module):
 
     def __init__(self, *, norm_mean: bool = True, norm_std: bool = True, smallest_std: float = _SMALLEST_STD) -> None:
         super().__init__()
-        self.norm_mean = norm_mean
-        self.norm_std = norm_std
+        self.norm_mean = switch("norm_mean", norm_mean)
+        self.norm_std = switch("norm_std", norm_std)
         self.smallest_std = number("smallest_std", smallest_std, 1e-20)
 
     def forward(self, features: Tensor, feature_lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,15 +130,11 @@ class UtteranceCmvn(nn.Module):
         return (centred if self.norm_mean else values) / std, feature_lengths
 
 
-def _mean_and_std(stats: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    if not isinstance(stats, str | os.PathLike | Mapping):
-        raise ConfigError(f"GlobalCmvn({stats!r}): give the path of a feats_stats.npz, which `uttershard stats` writes")
-    where = "the statistics" if isinstance(stats, Mapping) else str(stats)
-    sums = stats if isinstance(stats, Mapping) else _read_stats(Path(stats))
-    missing = {"count", "sum", "sum_square"}.difference(sums)
+def _mean_and_std(sums: Mapping[str, Any], where: str) -> tuple[Tensor, Tensor]:
+    missing = set(SUMS).difference(sums)
     if missing:
         raise DataError(f"{where}: no {', '.join(sorted(missing))} among {', '.join(sums)}; collect them again")
-    count, total, squares = (np.asarray(sums[name], np.float64) for name in ("count", "sum", "sum_square"))
+    count, total, squares = (np.asarray(sums[name], np.float64) for name in SUMS)
     if count.size != 1 or not count.reshape(()) > 0 or total.ndim != 1 or total.shape != squares.shape:
         raise DataError(
             f"{where}: count {count!r:.40}, sum of shape {total.shape} and sum_square of shape {squares.shape}: "
@@ -132,18 +148,46 @@ def _mean_and_std(stats: str | os.PathLike[str] | Mapping[str, Any]) -> tuple[Te
     return torch.from_numpy(mean).float(), torch.from_numpy(std).float()
 
 
-def _read_stats(path: Path) -> dict[str, Any]:
+def _read_stats(path: Path) -> tuple[dict[str, Any], MadeOf | None]:
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such file; `uttershard stats` writes it") from error
     except OSError as error:
         raise DataError(f"{path}: can't be read ({error.strerror or error}); {_GIVE_NPZ}") from error
-    if not data.startswith(_ZIP):
-        raise DataError(f"{path}: not an .npz file of statistics; {_GIVE_NPZ}")
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, AttributeError, BadZipFile, NotImplementedError, RuntimeError) as error:
-        # The last two are of a zip whose damage reads as encryption, or as a method of compression.
-        raise DataError(f"{path}: damaged ({error}); {_GIVE_NPZ}") from error
+        return decode_sums(data)
+    except DataError as error:
+        raise DataError(f"{path}: {error}; {_GIVE_NPZ}") from error
+
+
+def _refuse_others(
+    where: str, made_of: MadeOf | None, transform: Fbank | LogMel | None, dataset_digest: str | None
+) -> None:
+    """Refuse statistics of other features or another dataset, and those that do not say what they are of."""
+    if made_of is None:
+        raise ConfigError(
+            f"{where}: they do not say what they are of, only a feats_stats.npz of `uttershard stats` does: leave out "
+            "transform= and dataset_digest=, or run that"
+        )
+    if dataset_digest is not None and dataset_digest != made_of.dataset_digest:
+        raise DataError(
+            f"{where}: of the dataset {made_of.dataset_digest}, but wanted are those of {dataset_digest}: they are "
+            f"stale, or of another dataset; {_RUN_AGAIN}"
+        )
+    if transform is None:
+        return
+    if not isinstance(transform, Fbank | LogMel):
+        raise ConfigError(f"transform={type(transform).__name__}: give the Fbank or LogMel that computes the features")
+    name = made_of.features["features"]
+    if not isinstance(transform, _TRANSFORMS.get(name, ())):
+        raise DataError(f"{where}: of features {name}, not {type(transform).__name__}; {_RUN_AGAIN}")
+    options = {**made_of.features["feature_options"], "sample_rate": made_of.features["sample_rate"]}
+    there, here = _TRANSFORMS[name](**options).settings, transform.settings
+    changed = "; ".join(
+        f"{setting}: {there[setting]!r} there, {value!r} here"
+        for setting, value in here.items()
+        if there[setting] != value
+    )
+    if changed:
+        raise DataError(f"{where}: of features that were computed otherwise ({changed}); {_RUN_AGAIN}")

@@ -1,16 +1,34 @@
 """Log mel filter banks as Kaldi computes them, for whole padded batches."""
 
 import math
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError
 from .padded import clear_padding, map_frames, parse_audio, reflect_ends
-from .settings import band, number, whole
+from .settings import HIGHEST_RATE, MOST_BINS, band, choice, number, switch, whole
 
 WindowType = Literal["povey", "hamming", "hanning", "rectangular", "blackman"]
+
+_LONGEST_MS = 10_000
+
+_SETTINGS = (
+    "num_mel_bins",
+    "sample_rate",
+    "window_samples",
+    "shift_samples",
+    "window_type",
+    "low_freq",
+    "high_freq",
+    "preemphasis",
+    "remove_dc_offset",
+    "snip_edges",
+    "use_power",
+    "use_log",
+    "scale",
+)
 
 
 class Fbank(nn.Module):
@@ -63,10 +81,10 @@ class Fbank(nn.Module):
         scale: float = 1.0,
     ) -> None:
         super().__init__()
-        self.num_mel_bins = whole("num_mel_bins", num_mel_bins, 4)
-        self.sample_rate = whole("sample_rate", sample_rate)
-        self.window_samples = int(sample_rate * number("frame_length_ms", frame_length_ms, 0) / 1000)
-        self.shift_samples = int(sample_rate * number("frame_shift_ms", frame_shift_ms, 0) / 1000)
+        self.num_mel_bins = whole("num_mel_bins", num_mel_bins, 4, MOST_BINS)
+        self.sample_rate = whole("sample_rate", sample_rate, 1, HIGHEST_RATE)
+        self.window_samples = int(sample_rate * number("frame_length_ms", frame_length_ms, 0, _LONGEST_MS) / 1000)
+        self.shift_samples = int(sample_rate * number("frame_shift_ms", frame_shift_ms, 0, _LONGEST_MS) / 1000)
         if not 1 <= self.shift_samples <= self.window_samples or self.window_samples < 2:
             raise ConfigError(
                 f"frame_shift_ms={frame_shift_ms} and frame_length_ms={frame_length_ms} are {self.shift_samples} and "
@@ -74,17 +92,24 @@ class Fbank(nn.Module):
             )
         if high_freq is not None and number("high_freq", high_freq, -sample_rate / 2) <= 0:
             high_freq += sample_rate / 2
-        low, high = band(low_freq, high_freq, sample_rate)
+        self.low_freq, self.high_freq = band(low_freq, high_freq, sample_rate)
         self.fft_samples = 1 << (self.window_samples - 1).bit_length()
         self.preemphasis = number("preemphasis", preemphasis, 0, 1)
-        self.remove_dc_offset = remove_dc_offset
-        self.snip_edges = snip_edges
-        self.use_power = use_power
-        self.use_log = use_log
-        self.scale = number("scale", scale, 1e-9)
+        self.remove_dc_offset = switch("remove_dc_offset", remove_dc_offset)
+        self.snip_edges = switch("snip_edges", snip_edges)
+        self.use_power = switch("use_power", use_power)
+        self.use_log = switch("use_log", use_log)
+        self.scale = number("scale", scale, 1e-9, 1e10)
+        choice("window_type", window_type, get_args(WindowType))
+        self.window_type = window_type
         self.register_buffer("window", _window(window_type, self.window_samples), persistent=False)
-        banks = _kaldi_filters(self.num_mel_bins, self.fft_samples, self.sample_rate, low, high)
+        banks = _kaldi_filters(num_mel_bins, self.fft_samples, sample_rate, self.low_freq, self.high_freq)
         self.register_buffer("filters", banks, persistent=False)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that decides the features, by name; equal settings give equal features, however they were written."""
+        return {name: getattr(self, name) for name in _SETTINGS}
 
     def forward(self, audio: Tensor, audio_lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features of a padded batch.
@@ -135,18 +160,16 @@ class Fbank(nn.Module):
         return energies.clamp(min=torch.finfo(torch.float32).eps).log() if self.use_log else energies
 
 
-def _window(window_type: str, samples: int) -> Tensor:
+def _window(window_type: WindowType, samples: int) -> Tensor:
     if window_type == "povey":
         return torch.hann_window(samples, periodic=False).pow(0.85)
     if window_type == "hanning":
         return torch.hann_window(samples, periodic=False)
     if window_type == "hamming":
         return torch.hamming_window(samples, periodic=False)
-    if window_type == "rectangular":
-        return torch.ones(samples)
     if window_type == "blackman":
         return torch.blackman_window(samples, periodic=False)
-    raise ConfigError(f"window_type={window_type!r}: choose one of {', '.join(get_args(WindowType))}")
+    return torch.ones(samples)
 
 
 def _kaldi_filters(bins: int, fft_samples: int, sample_rate: int, low: float, high: float) -> Tensor:

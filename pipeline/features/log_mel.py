@@ -1,14 +1,31 @@
 """Log mel spectrograms as torchaudio, librosa and ESPnet define them, for whole padded batches."""
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError
 from .padded import clear_padding, map_frames, parse_audio, reflect_ends
-from .settings import band, number, whole
+from .settings import HIGHEST_RATE, MOST_BINS, band, choice, number, whole
+
+_LARGEST_FFT = 1 << 20
+
+_SETTINGS = (
+    "num_mel_bins",
+    "sample_rate",
+    "n_fft",
+    "win_length",
+    "hop_length",
+    "low_freq",
+    "high_freq",
+    "power",
+    "mel_scale",
+    "norm",
+    "floor",
+    "log_base",
+)
 
 
 class LogMel(nn.Module):
@@ -59,29 +76,34 @@ class LogMel(nn.Module):
         log_base: float = math.e,
     ) -> None:
         super().__init__()
-        self.num_mel_bins = whole("num_mel_bins", num_mel_bins)
-        self.sample_rate = whole("sample_rate", sample_rate)
-        self.n_fft = whole("n_fft", n_fft, 2)
+        self.num_mel_bins = whole("num_mel_bins", num_mel_bins, 1, MOST_BINS)
+        self.sample_rate = whole("sample_rate", sample_rate, 1, HIGHEST_RATE)
+        self.n_fft = whole("n_fft", n_fft, 2, _LARGEST_FFT)
         self.hop_length = whole("hop_length", hop_length)
-        win_length = n_fft if win_length is None else whole("win_length", win_length)
+        self.win_length = win_length = n_fft if win_length is None else whole("win_length", win_length)
         if win_length > n_fft or n_fft % 2:
             raise ConfigError(
                 f"n_fft={n_fft} and win_length={win_length}: n_fft must be even, and win_length no longer"
             )
-        if power not in (1, 2) or mel_scale not in ("htk", "slaney") or norm not in (None, "slaney"):
-            raise ConfigError(
-                f"power={power!r}, mel_scale={mel_scale!r}, norm={norm!r}: choose power 1 or 2, mel_scale 'htk' or "
-                "'slaney', norm None or 'slaney'"
-            )
-        low, high = band(low_freq, high_freq, sample_rate)
-        self.power = power
-        self.floor = number("floor", floor, 1e-30)
-        self.log_base = number("log_base", log_base, 1.001)
+        choice("mel_scale", mel_scale, ("htk", "slaney"))
+        choice("norm", norm, ("slaney", None))
+        self.mel_scale, self.norm = mel_scale, norm
+        self.low_freq, self.high_freq = band(low_freq, high_freq, sample_rate)
+        if isinstance(power, bool) or power not in (1, 2):
+            raise ConfigError(f"power={power!r}: choose 1 (magnitudes) or 2 (power spectra)")
+        self.power = int(power)
+        self.floor = number("floor", floor, 1e-30, 1e10)
+        self.log_base = number("log_base", log_base, 1.001, 1e10)
         before = (n_fft - win_length) // 2
         window = torch.nn.functional.pad(torch.hann_window(win_length), (before, n_fft - win_length - before))
         self.register_buffer("window", window, persistent=False)
-        filters = _mel_filters(num_mel_bins, n_fft, sample_rate, low, high, mel_scale, norm)
+        filters = _mel_filters(num_mel_bins, n_fft, sample_rate, self.low_freq, self.high_freq, mel_scale, norm)
         self.register_buffer("filters", filters, persistent=False)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that decides the features, by name; equal settings give equal features, however they were written."""
+        return {name: getattr(self, name) for name in _SETTINGS}
 
     def forward(self, audio: Tensor, audio_lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return the features of a padded batch.

@@ -30,11 +30,10 @@ class MixNoise(nn.Module):
         self, noise: AudioBank, *, snr_db: tuple[float, float] = (5.0, 20.0), probability: float = 1.0, seed: int = 0
     ) -> None:
         super().__init__()
-        low, high = snr_db
-        if not number("snr_db", low, -100, 100) <= number("snr_db", high, -100, 100):
-            raise ConfigError(f"snr_db={snr_db}: the first must not be above the second")
+        if not isinstance(noise, AudioBank):
+            raise ConfigError(f"noise is {type(noise).__name__}: give an AudioBank of recordings")
         self.noise = noise
-        self.snr_db = (low, high)
+        self.snr_db = _span(snr_db)
         self.probability = number("probability", probability, 0, 1)
         self._chance = Chance(Stream.NOISE, seed, 4)
 
@@ -67,3 +66,12 @@ class MixNoise(nn.Module):
         level = (speech_power.clamp(min=tiny) / noise_power.clamp(min=tiny)).sqrt()
         level = torch.where((speech_power > tiny) & (noise_power > tiny), level, 0)
         return speech + noise * (level * factors)[:, None], audio_lengths
+
+
+def _span(snr_db: object) -> tuple[float, float]:
+    if not isinstance(snr_db, tuple | list) or len(snr_db) != 2:
+        raise ConfigError(f"snr_db={snr_db!r}: give two numbers of decibels, such as (5, 20)")
+    low, high = (number("snr_db", end, -100, 100) for end in snr_db)
+    if low > high:
+        raise ConfigError(f"snr_db={snr_db!r}: the first must not be above the second")
+    return low, high

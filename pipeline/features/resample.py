@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from .padded import clear_padding, parse_audio
-from .settings import number, whole
+from .settings import HIGHEST_RATE, number, whole
+
+_MOST_CROSSINGS = 1000
 
 
 class Resample(nn.Module):
@@ -30,10 +32,14 @@ class Resample(nn.Module):
 
     def __init__(self, sample_rate: int, new_rate: int, *, zero_crossings: int = 6, rolloff: float = 0.99) -> None:
         super().__init__()
-        divisor = math.gcd(whole("sample_rate", sample_rate), whole("new_rate", new_rate))
+        rates = whole("sample_rate", sample_rate, 1, HIGHEST_RATE), whole("new_rate", new_rate, 1, HIGHEST_RATE)
+        divisor = math.gcd(*rates)
         self.old, self.new = sample_rate // divisor, new_rate // divisor
         kernels, self.width = _sinc_kernels(
-            self.old, self.new, whole("zero_crossings", zero_crossings), number("rolloff", rolloff, 0.1, 1)
+            self.old,
+            self.new,
+            whole("zero_crossings", zero_crossings, 1, _MOST_CROSSINGS),
+            number("rolloff", rolloff, 0.1, 1),
         )
         self.register_buffer("kernels", kernels, persistent=False)
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ..errors import ConfigError
 from ..planning.hashing import Stream
 from .bank import AudioBank
 from .chance import Chance, happens
@@ -31,6 +32,8 @@ class Reverberate(nn.Module):
         self, responses: AudioBank, *, probability: float = 1.0, longest_samples: int = 8_000, seed: int = 0
     ) -> None:
         super().__init__()
+        if not isinstance(responses, AudioBank):
+            raise ConfigError(f"responses is {type(responses).__name__}: give an AudioBank of impulse responses")
         self.responses = responses
         self.probability = number("probability", probability, 0, 1)
         places = zip(responses.starts.tolist(), responses.lengths.tolist(), strict=True)

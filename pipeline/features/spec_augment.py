@@ -10,7 +10,9 @@ from ..errors import ConfigError
 from ..planning.hashing import Stream
 from .chance import Chance, below
 from .padded import clear_padding, is_inside, parse_features
-from .settings import number, whole
+from .settings import choice, number, whole
+
+_MOST_MASKS = 1000
 
 
 class SpecAugment(nn.Module):
@@ -47,13 +49,12 @@ class SpecAugment(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.freq_masks = whole("freq_masks", freq_masks, 0)
+        self.freq_masks = whole("freq_masks", freq_masks, 0, _MOST_MASKS)
         self.freq_width = whole("freq_width", freq_width, 0)
-        self.time_masks = whole("time_masks", time_masks, 0)
+        self.time_masks = whole("time_masks", time_masks, 0, _MOST_MASKS)
         self.time_width = whole("time_width", time_width, 0)
         self._share_of_million = round(1_000_000 * number("time_share", time_share, 0, 1))
-        if fill not in ("zero", "mean"):
-            raise ConfigError(f"fill={fill!r}: choose 'zero' or 'mean'")
+        choice("fill", fill, ("zero", "mean"))
         self.fill = fill
         if not freq_masks + time_masks:
             raise ConfigError("freq_masks=0 and time_masks=0: SpecAugment would do nothing; leave it out")

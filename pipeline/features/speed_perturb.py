@@ -1,6 +1,6 @@
 """Speed perturbation on the device (Ko et al., 2015): resampled, so that pitch and tempo change together."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 import torch
@@ -32,9 +32,7 @@ class SpeedPerturb(nn.Module):
 
     def __init__(self, factors: Sequence[float] = (0.9, 1.0, 1.1), *, seed: int = 0) -> None:
         super().__init__()
-        self.factors = tuple(_exact(factor) for factor in factors)
-        if not self.factors:
-            raise ConfigError("factors is empty: give at least one speed, such as 0.9, 1.0, 1.1")
+        self.factors = _speeds(factors)
         self.players = nn.ModuleList(Resample(factor.numerator, factor.denominator) for factor in self.factors)
         self._chance = Chance(Stream.DEVICE_SPEED, seed, 1)
 
@@ -70,6 +68,15 @@ class SpeedPerturb(nn.Module):
         back = torch.cat(places).argsort()
         parts = [torch.nn.functional.pad(part, (0, longest - part.shape[1])) for part in played]
         return torch.cat(parts)[back], torch.cat(lengths)[back]
+
+
+def _speeds(factors: object) -> tuple[Fraction, ...]:
+    if isinstance(factors, str) or not isinstance(factors, Iterable):
+        raise ConfigError(f"factors={factors!r}: give a list of speeds, such as (0.9, 1.0, 1.1)")
+    speeds = tuple(_exact(factor) for factor in factors)
+    if not speeds:
+        raise ConfigError("factors is empty: give at least one speed, such as 0.9, 1.0, 1.1")
+    return speeds
 
 
 def _exact(factor: object) -> Fraction:
