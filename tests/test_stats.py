@@ -17,7 +17,7 @@ import torch
 from corpora import RATE, files_of, noise, write_jsonl
 from numpy.typing import NDArray
 from uttershard.pipeline import Fbank, GlobalCmvn, ShardLoader, ShardSet
-from uttershard.pipeline.dataset.stats import load_stats
+from uttershard.pipeline.dataset.stats import load_stats, settings_digest
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.pipeline.reading.convert import mix_channels, resample, to_float32
 from uttershard.writers import StatsSettings, collect_stats, pack
@@ -131,7 +131,11 @@ def test_fbank_is_what_a_trainer_computes(corpus: Path, dataset: Path, tmp_path:
     np.testing.assert_allclose(sums["sum"] / sums["count"], stats.mean, rtol=1e-12)
     np.testing.assert_allclose(np.concatenate(frames).mean(axis=0), stats.mean, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(np.concatenate(frames).var(axis=0), stats.variance, rtol=1e-9)
-    normalise = GlobalCmvn(Path(stats.path).with_suffix("") / "feats_stats.npz")
+    digest = ShardSet.open(dataset).digest
+    npz = Path(stats.path).with_suffix("") / "feats_stats.npz"
+    normalise = GlobalCmvn(npz, transform=fbank, dataset_digest=digest)
+    with pytest.raises(DataError, match=r"computed otherwise \(num_mel_bins: 23 there, 80 here\)"):
+        GlobalCmvn(npz, transform=Fbank())
     normal, _ = normalise(torch.from_numpy(frames[-1]).float()[None], torch.tensor([len(frames[-1])]))
     expected = (frames[-1] - stats.mean) / np.sqrt(stats.variance)
     np.testing.assert_allclose(normal[0].numpy(), expected, atol=2e-3)
@@ -200,7 +204,7 @@ def test_stale_statistics_are_refused_and_made_again(corpus: Path, dataset: Path
     [
         (lambda text: text[: len(text) // 2], "not JSON"),
         (lambda text: json.dumps({"count": 3}), "not statistics of uttershard"),
-        (lambda text: text.replace('"format_version": 1', '"format_version": 9'), "format version 9"),
+        (lambda text: text.replace('"format_version": 2', '"format_version": 9'), "format version 9"),
         (lambda text: json.dumps({**json.loads(text), "files": {}}), "changed by hand"),
         (lambda text: text.replace('"utterances": 30', '"utterances": 31', 1), "changed by hand"),
         (lambda text: "[" * 100_000, "not JSON"),
@@ -340,11 +344,15 @@ def test_sentencepiece_counts_tokens(dataset: Path, corpus: Path, tmp_path: Path
     [
         ({"features": "mfcc"}, "fbank, log_mel, none"),
         ({"features": "fbank", "sample_rate": None}, "needs a sample_rate"),
-        ({"histogram_seconds": 0.0}, "more than 0"),
+        ({"histogram_seconds": 0.0}, r"0\.01 or more"),
+        ({"histogram_seconds": 1e-300}, r"0\.01 or more"),
+        ({"histogram_seconds": True}, "must be a number"),
+        ({"sample_rate": 10**12}, "from 1 to 10000000"),
+        ({"columns": ["speaker", 3]}, "columns names 3"),
         ({"feature_options": {"sample_rate": 8000}}, "a setting of its own"),
         ({"silence_dbfs": float("nan")}, "number of decibels"),
         ({"silence_dbfs": 3}, "0 or less"),
-        ({"histogram_seconds": float("nan")}, "more than 0"),
+        ({"histogram_seconds": float("nan")}, r"0\.01 or more"),
         ({"features": "none", "feature_options": {"num_mel_bins": 80}}, "takes none"),
         ({"feature_options": {"num_mel_bins": Path()}}, "numbers, strings and lists"),
         ({"features": stats_functions.powers}, "module:function"),
@@ -357,7 +365,7 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
         StatsSettings(**settings)
 
 
-@pytest.mark.parametrize("option", ["num_mel_bins", "high_freq", "window_type"])
+@pytest.mark.parametrize("option", ["num_mel_bins", "high_freq", "window_type", "use_log"])
 def test_options_that_do_not_fit_are_told_before_there_is_a_worker(option: str, dataset: Path, tmp_path: Path) -> None:
     nobody = ClusterSettings("tcp://127.0.0.1:1")
     with pytest.raises(ConfigError, match=f"^{option}='x'"):
@@ -404,8 +412,24 @@ def test_what_does_not_fit_the_dataset(
     assert not list(tmp_path.glob("*.json"))
 
 
-def test_tokens_that_were_not_counted(dataset: Path, tmp_path: Path) -> None:
-    stats = collect_stats(str(dataset), StatsSettings(features="none"), out=str(tmp_path), cluster=HERE).stats
+def test_what_was_not_measured_has_no_files(dataset: Path, tmp_path: Path) -> None:
+    settings = StatsSettings(features="none")
+    folder = tmp_path / settings_digest(settings.identity())
+    folder.mkdir()
+    for name in ("feats_shape", "feats_stats.npz"):
+        (folder / name).write_bytes(b"of a dataset that was here before")
+    stats = collect_stats(str(dataset), settings, out=str(tmp_path), cluster=HERE).stats
+    assert [path.name for path in folder.iterdir()] == ["columns.parquet"]
     with pytest.raises(ConfigError, match="--tokenizer"):
         stats.columns(["tokens"])
+    with pytest.raises(ConfigError, match="without --features none"):
+        stats.columns(["feature_frames"])
     assert stats.body["features"] == {"frames": 0, "dimensions": 0, "mean": [], "variance": []}
+
+
+def test_features_without_a_frame_have_no_sums(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "short.wav", noise(0.01), RATE)
+    pack(write_jsonl(tmp_path / "a.jsonl", [{"audio_filepath": "short.wav"}]), tmp_path / "data", cluster=HERE)
+    path = Path(collect_stats(tmp_path / "data", cluster=HERE).path)
+    assert {file.name for file in path.with_suffix("").iterdir()} == {"columns.parquet", "feats_shape"}
+    assert collect_stats(tmp_path / "data", cluster=HERE).already_complete

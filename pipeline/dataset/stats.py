@@ -1,13 +1,13 @@
 """Statistics of a dataset as `uttershard stats` writes them, and how they are loaded: never those of another dataset.
 
     <dataset>/stats/<digest of the settings>.json             all numbers; written last
-    <dataset>/stats/<digest of the settings>/feats_stats.npz  count, sum, sum_square of the features, as in ESPnet
+    <dataset>/stats/<digest of the settings>/feats_stats.npz  sums of the features, as in ESPnet
     <dataset>/stats/<digest of the settings>/feats_shape      `<id> <frames>,<dimensions>`, an utterance a line
     <dataset>/stats/<digest of the settings>/columns.parquet  what was measured of each utterance, in dataset order
 
-The json holds the dataset's digest, the settings, the digests of the other files, and one of all this. Token lengths
-and the like are columns of their own file and not of the sidecars, since those decide the dataset's digest:
-`ShardSet.index` joins them.
+Without features there are the json and columns.parquet alone. The json holds the dataset's digest, the settings, the
+digests of the other files, and one of all this. Token lengths and the like are columns of their own file and not of the
+sidecars, since those decide the dataset's digest: `ShardSet.index` joins them.
 """
 
 import json
@@ -27,7 +27,7 @@ from .files import StorageOptions, read_bytes
 
 STATS_FOLDER = "stats"
 FORMAT_NAME = "uttershard-stats"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _GIVE_JSON = "give the address of the json that `uttershard stats` wrote and printed"
 
@@ -99,6 +99,8 @@ class DatasetStats:
             raise ConfigError(f"{self.path}: no column {unknown[0]!r}; there are {', '.join(COLUMNS.names)}")
         if "tokens" in names and self.body["settings"]["tokenizer"] is None:
             raise ConfigError(f"{self.path}: tokens were not counted; run `uttershard stats` with --tokenizer")
+        if "feature_frames" in names and self.body["settings"]["features"] == "none":
+            raise ConfigError(f"{self.path}: no features were computed; run `uttershard stats` without --features none")
         data = self._file(COLUMNS_NAME)
         return pq.ParquetFile(pa.BufferReader(data)).read(columns=list(names)).select(list(names))
 

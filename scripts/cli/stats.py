@@ -13,6 +13,7 @@ from .progress import bars
 from .storage import StorageOption, parse_storage_options
 
 _SHOWN = 20
+_PYTHON: dict[str, Any] = {"True": True, "False": False, "None": None}
 
 
 def stats(
@@ -92,7 +93,7 @@ def _print(path: str, body: dict[str, Any]) -> None:
         "Statistics",
         [
             ("utterances", f"{body['utterances']:,}"),
-            ("features", f"{measured['frames']:,} frames of {measured['dimensions']} ({body['settings']['features']})"),
+            ("features", _features(measured, body["settings"]["features"])),
             ("silence", as_share(body["silence"])),
             ("clipping", f"{as_share(body['clipping'])} of samples, {body['clipped_utterances']:,} utterances"),
             ("tokens", "-" if body["tokens"] is None else f"{body['tokens']:,}"),
@@ -109,8 +110,12 @@ def _print(path: str, body: dict[str, Any]) -> None:
     typer.echo(f"written to {path}")
 
 
+def _features(measured: dict[str, Any], name: str) -> str:
+    return "-" if name == "none" else f"{measured['frames']:,} frames of {measured['dimensions']} ({name})"
+
+
 def _options(pairs: list[str]) -> dict[str, Any]:
-    """Read name=value pairs; values are JSON where they can be, else strings."""
+    """Read name=value pairs; values are JSON where they can be, or as Python writes them, else strings."""
     import json
 
     options: dict[str, Any] = {}
@@ -121,5 +126,5 @@ def _options(pairs: list[str]) -> dict[str, Any]:
         try:
             options[name] = json.loads(value)
         except ValueError:
-            options[name] = value
+            options[name] = _PYTHON.get(value, value)
     return options

@@ -1,12 +1,11 @@
 """`collect_stats`: statistics of a dataset, a task a shard, merged in shard order whatever order they come in."""
 
-import io
 import json
 import re
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from pathlib import Path
@@ -16,6 +15,7 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow.parquet as pq
 from uttershard.pipeline.dataset.digest import FileDigest
+from uttershard.pipeline.dataset.feats_stats import MadeOf, encode_sums, features_of
 from uttershard.pipeline.dataset.files import StorageOptions, local_path
 from uttershard.pipeline.dataset.manifest import shard_names
 from uttershard.pipeline.dataset.shardset import ShardSet
@@ -194,7 +194,7 @@ def _tasks(shards: ShardSet, job: JobFolder, settings: StatsSettings, identity: 
 
 
 def _key(shards: ShardSet, identity: dict[str, Any]) -> str:
-    return f"{shards.digest} {settings_digest(identity)}"
+    return f"{FORMAT_VERSION} {shards.digest} {settings_digest(identity)}"
 
 
 @dataclass
@@ -227,12 +227,15 @@ class _Totals:
 
 
 def _write(shards: ShardSet, job: JobFolder, path: Path, identity: dict[str, Any], settings: StatsSettings) -> None:
-    """Merge the shards' records in order and write the files, the json last."""
+    """Merge the shards' records in order and write the files, the json last.
+
+    What would hold nothing is not written: sums of no frame, shapes of no features.
+    """
     totals = _Totals(Moments.of(np.zeros((0, 0))), Counter(), {}, {})
-    shapes, columns = job.target / SHAPES_NAME, job.target / COLUMNS_NAME
+    has_features = settings.features != "none"
     with (
-        atomic_write(shapes, job.scratch) as lines,
-        atomic_write(columns, job.scratch) as rows,
+        atomic_write(job.target / SHAPES_NAME, job.scratch) if has_features else nullcontext() as lines,
+        atomic_write(job.target / COLUMNS_NAME, job.scratch) as rows,
         pq.ParquetWriter(rows, COLUMNS, compression="zstd") as writer,
     ):
         for shard in range(len(shards.manifest.shards)):
@@ -242,22 +245,30 @@ def _write(shards: ShardSet, job: JobFolder, path: Path, identity: dict[str, Any
             totals.add(record, shard_names(shard)[0])
             part = pq.ParquetFile(part_path(job, shard)).read()
             writer.write_table(part)
-            _write_shapes(lines, part, record.dimensions)
-    sums = totals.moments.mean * totals.moments.count
-    squares = totals.moments.squares + totals.moments.mean * sums
-    sink = io.BytesIO()
-    np.savez(sink, count=np.float64(totals.moments.count), sum=sums, sum_square=squares)
-    write_atomically(job.target / SUMS_NAME, job.scratch, sink.getvalue())
+            if lines is not None:
+                _write_shapes(lines, part, record.dimensions)
+    files = [COLUMNS_NAME, *([SHAPES_NAME] if has_features else [])]
+    if totals.moments.count:
+        files.append(SUMS_NAME)
+        _write_sums(job, totals.moments, MadeOf(shards.digest, features_of(identity)))
+    for name in {SHAPES_NAME, SUMS_NAME}.difference(files):
+        (job.target / name).unlink(missing_ok=True)  # of statistics that were here before, and are stale
     body = {
         "format": FORMAT_NAME,
         "format_version": FORMAT_VERSION,
         "dataset_digest": shards.digest,
         "settings": identity,
-        "files": {name: _digest(job.target / name) for name in (SUMS_NAME, SHAPES_NAME, COLUMNS_NAME)},
+        "files": {name: _digest(job.target / name) for name in files},
         **_report(totals, settings),
     }
     body["digest"] = body_digest(body)
     write_atomically(path, job.scratch, (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode("utf-8"))
+
+
+def _write_sums(job: JobFolder, moments: Moments, made_of: MadeOf) -> None:
+    total = moments.mean * moments.count
+    squares = moments.squares + moments.mean * total
+    write_atomically(job.target / SUMS_NAME, job.scratch, encode_sums(moments.count, total, squares, made_of))
 
 
 def _write_shapes(lines: BinaryIO, part: Any, dimensions: int) -> None:

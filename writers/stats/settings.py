@@ -15,6 +15,9 @@ from uttershard.pipeline.dataset.digest import digest_bytes
 from uttershard.pipeline.errors import ConfigError
 
 FEATURES = ("fbank", "log_mel", "none")
+_HIGHEST_RATE = 10_000_000
+_NARROWEST_BAR = 0.01
+"""Seconds: a histogram is a list, which a bar of nothing would make endless."""
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -59,16 +62,22 @@ class StatsSettings:
             raise ConfigError(f"feature_options are for fbank and log_mel; features {self.features!r} takes none")
         if self.features in ("fbank", "log_mel") and self.sample_rate is None:
             raise ConfigError(f"{self.features} needs a sample_rate: its filters depend on it")
-        if self.sample_rate is not None and (type(self.sample_rate) is not int or self.sample_rate < 1):
-            raise ConfigError(f"sample_rate is {self.sample_rate!r}; it must be a whole number of Hz")
+        if self.sample_rate is not None and (
+            type(self.sample_rate) is not int or not 1 <= self.sample_rate <= _HIGHEST_RATE
+        ):
+            raise ConfigError(
+                f"sample_rate is {self.sample_rate!r}; it must be a whole number of Hz, from 1 to {_HIGHEST_RATE}"
+            )
         if "sample_rate" in self.feature_options:
             raise ConfigError("sample_rate is a setting of its own, not one of feature_options")
         if not _is_finite(self.silence_dbfs) or self.silence_dbfs > 0:
             raise ConfigError(
                 f"silence_dbfs is {self.silence_dbfs!r}; it must be a number of decibels, 0 or less, such as -60"
             )
-        if not _is_finite(self.histogram_seconds) or not self.histogram_seconds > 0:
-            raise ConfigError(f"histogram_seconds is {self.histogram_seconds!r}; it must be a number more than 0")
+        if not _is_finite(self.histogram_seconds) or not self.histogram_seconds >= _NARROWEST_BAR:
+            raise ConfigError(
+                f"histogram_seconds is {self.histogram_seconds!r}; it must be a number of {_NARROWEST_BAR} or more"
+            )
 
     def told(self) -> str:
         """Name what runs on each utterance, for messages."""
@@ -105,7 +114,11 @@ def _as_read_back(options: Mapping[str, Any]) -> dict[str, Any]:
 def _names(columns: object) -> tuple[str, ...]:
     if isinstance(columns, str) or not isinstance(columns, Iterable):
         raise ConfigError(f"columns is {columns!r}; give a list of names")
-    return tuple(columns)
+    names = tuple(columns)
+    for name in names:
+        if not isinstance(name, str):
+            raise ConfigError(f"columns names {name!r}; give the names of columns")
+    return names
 
 
 def _tokenizer(given: object) -> str | None:
