@@ -22,6 +22,8 @@ from uttershard.writers.ids import refuse_bad_ids
 from uttershard.writers.inventory import take_inventory
 from uttershard.writers.plan import write_plan
 from uttershard.writers.probe import probe_corpus
+from uttershard.writers.probed import ProbedFiles
+from uttershard.writers.progress import Silent
 from uttershard.writers.settings import PackSettings
 from uttershard.writers.sources import open_source
 from uttershard.writers.targets.limits import WriteLimits
@@ -72,12 +74,12 @@ def measure(manifest: Path, folder: Path) -> dict[str, Any]:
     def run(function: Any, tasks: Any) -> Any:
         return ((number, function(task)) for number, task in enumerate(tasks))
 
-    probed = timed("probe", probe_corpus, listing, settings, run)
+    target = open_target(str(folder), None, WriteLimits())
+    (folder / ".uttershard" / "tmp").mkdir(parents=True, exist_ok=True)
+    probed = timed("probe", probe_corpus, listing, settings, run, ProbedFiles(target), Silent())
     dealt = timed(
         "assign", lambda: assign(probed.utterances["key"], probed.utterances["seconds"].to_numpy(), SHARDS, 0)
     )
-    target = open_target(str(folder), None, WriteLimits())
-    (folder / ".uttershard" / "tmp").mkdir(parents=True, exist_ok=True)
     timed("plan", write_plan, target, probed.utterances, dealt)
     return {"utterances": sum(map(len, dealt)), "seconds": seconds}
 

@@ -18,6 +18,8 @@ class AudioRows:
     file_of_row: NDArray[np.int32]
     first_rows: NDArray[np.int64]
     """A row of each file."""
+    hashes: NDArray[np.uint64]
+    """Of the address of each file."""
 
     @classmethod
     def of(cls, uris: pa.ChunkedArray) -> "AudioRows":
@@ -27,11 +29,11 @@ class AudioRows:
         listing. Two of so many are taken for one file in one of 400,000 corpora; then the size and length of one count
         for both when shards are balanced. What is packed is read by its own address.
         """
-        _, first_rows, file_of_row = np.unique(hash_strings(uris), return_index=True, return_inverse=True)
+        hashes, first_rows, file_of_row = np.unique(hash_strings(uris), return_index=True, return_inverse=True)
         order = np.argsort(first_rows)
         number = np.empty(len(order), np.int32)
         number[order] = np.arange(len(order), dtype=np.int32)
-        return cls(uris, number[file_of_row], first_rows[order])
+        return cls(uris, number[file_of_row], first_rows[order], hashes[order])
 
     def __len__(self) -> int:
         return len(self.first_rows)

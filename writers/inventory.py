@@ -6,6 +6,7 @@ the times of the last change are kept with an unfinished job, so that audio repl
 
 import os
 import stat
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 from numpy.typing import NDArray
 from uttershard.pipeline.dataset.digest import digest_bytes
 from uttershard.pipeline.dataset.files import local_path
@@ -27,19 +29,24 @@ _THREADS = 16
 
 
 def take_inventory(listing: Listing) -> Listing:
-    """Sort a listing by key and add a column `size` (int64 bytes of the file; null for pipes and remote files).
+    """Sort a listing by key and add what is known of its audio files.
+
+    size     int64  bytes; null for pipes and remote files
+    changed  int64  when the file was last changed, in ns; 0 for those
 
     Sorted, since what follows (fingerprint, shuffle) must not depend on the order in which a corpus is listed.
     The listing itself is changed, and returned.
     """
     if not len(listing):
-        listing.utterances = listing.utterances.append_column("size", pa.nulls(0, pa.int64()))
+        for name in ("size", "changed"):
+            listing.utterances = listing.utterances.append_column(name, pa.nulls(0, pa.int64()))
         return listing
     _sort(listing)
     files = AudioRows.of(listing.utterances["uri"])
     sizes, changes, reasons = _look_up(files)
     listing.changes = digest_bytes(changes.astype("<i8").tobytes())
     table = listing.utterances.append_column("size", sizes.take(pa.array(files.file_of_row)))
+    table = table.append_column("changed", pa.array(changes[files.file_of_row]))
     listing.utterances = table
     if reasons:
         bad = np.isin(files.file_of_row, list(reasons))
@@ -69,7 +76,7 @@ class _Found:
     size: int | None
     """Bytes of its encoded audio, where they are known and the file may be copied as it is."""
     changed: int = 0
-    """Time of its last change, in ns; 0 for what is not local."""
+    """Time of its last change, in ns; 0 for what is not local; of several files, a number that changes with each."""
 
 
 def _look_up(files: AudioRows) -> tuple[pa.Array, NDArray[np.int64], dict[int, str]]:
@@ -108,7 +115,14 @@ def _found_or_reason(uri: str) -> _Found | str:
         found.append(each)
     # Channels are picked or joined, so no file is copied as it is: its size says nothing.
     size = found[0].size if len(parts) == 1 and parts[0].channels is None else None
-    return _Found(size, max(each.changed for each in found))
+    return _Found(size, _joined_times([each.changed for each in found]))
+
+
+def _joined_times(times: Sequence[int]) -> int:
+    """Return one number for several files, another if any of them changes, be it to an older one."""
+    if len(times) == 1:
+        return times[0]
+    return xxhash.xxh3_64_intdigest(repr(times).encode()) >> 1
 
 
 def _look_at(place: Place) -> _Found | str:

@@ -1,7 +1,8 @@
 """Probing: how long each utterance is and how large the dataset will be, from the headers of the audio files.
 
 Only files whose length the corpus does not state are opened; a few more if the size of what will be written can't be
-told without their rate. Runs as Dask tasks over a few hundred files each.
+told without their rate. Runs as Dask tasks over a few hundred files each. What is found is kept until the plan holds it
+(`probed`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,8 @@ from .audio_rows import AudioRows
 from .channels import probe_channels
 from .listing import Listing, Refusal
 from .parquet_cells import has_cells, sort_cells
+from .probed import FileFacts, ProbedFiles, file_keys
+from .progress import Progress
 from .settings import PackSettings
 from .source_store import with_source
 
@@ -38,17 +41,6 @@ _FALLBACK_VALUES_PER_SECOND = 16_000.0
 
 
 @dataclass(frozen=True)
-class FileFacts:
-    """What a chunk of files says of itself, an entry a file; `reason` is None where the file is good."""
-
-    seconds: NDArray[np.float64]
-    values_per_second: NDArray[np.float64]
-    """Sampling rate times channels."""
-    sizes: NDArray[np.int64]
-    reasons: tuple[str | None, ...]
-
-
-@dataclass(frozen=True)
 class Probed:
     """The corpus with all durations known."""
 
@@ -63,27 +55,29 @@ RunChunks = Callable[[Callable[[list[str]], FileFacts], Iterable[list[str]]], It
 
 
 def probe_corpus(
-    listing: Listing, settings: PackSettings, run: RunChunks, looked_at: Callable[[int], object] = lambda _: None
+    listing: Listing, settings: PackSettings, run: RunChunks, kept: ProbedFiles, progress: Progress
 ) -> Probed:
     """Find the duration of every utterance and the size of the dataset.
 
     Args:
-        listing: The corpus, with sizes, sorted by key; it gets the durations, and loses what is refused.
+        listing: The corpus, with sizes and times (`take_inventory`); it gets the durations, and loses what is refused.
         settings: What will be packed.
         run: How chunks of files are run.
-        looked_at: Told, as it goes on, of how many utterances more the length is known, or why it can't be.
+        kept: What earlier runs have found, and is to keep what this one finds.
+        progress: Told of each utterance whose length is known, or why it can't be.
     """
     table = listing.utterances
     files = AudioRows.of(table["uri"])
     file_of_row = files.file_of_row
     wanted = _files_to_open(table, file_of_row, settings)
-    facts = _open_files(files, wanted, run, looked_at)
+    with kept.collecting():
+        facts = _open_files(table, files, wanted, run, kept, progress)
     seconds, reasons = _durations(table, file_of_row, facts)
     good = np.ones(table.num_rows, dtype=bool)
     good[list(reasons)] = False
     refused = [_refusal(table, row, reason) for row, reason in reasons.items()]
     estimate = _estimate_bytes(table, seconds, file_of_row, facts, settings)
-    listing.utterances = table.append_column("seconds", pa.array(seconds))
+    listing.utterances = table.drop_columns(["changed"]).append_column("seconds", pa.array(seconds))
     if reasons:
         del table
         mask = pa.array(good)
@@ -122,22 +116,57 @@ def _files_to_open(table: pa.Table, file_of_row: NDArray[np.int32], settings: Pa
 
 
 def _open_files(
-    files: AudioRows, wanted: NDArray[np.int64], run: RunChunks, looked_at: Callable[[int], object]
+    table: pa.Table,
+    files: AudioRows,
+    wanted: NDArray[np.int64],
+    run: RunChunks,
+    kept: ProbedFiles,
+    progress: Progress,
 ) -> "_Facts":
     facts = _Facts.unknown(len(files))
     rows = np.bincount(files.file_of_row, minlength=len(files))
+    keys = _keys(table, files, wanted)
+    known = _recall(table, files, wanted, keys, facts, kept)
+    progress.advance(utterances=int(rows[wanted[known]].sum()), kept=True)
+    missing = np.flatnonzero(~known)
     if has_cells(files.uris):
-        wanted = wanted[sort_cells(files.addresses(wanted))]
-    chunks = [wanted[start : start + CHUNK_FILES] for start in range(0, len(wanted), CHUNK_FILES)]
-    for number, result in run(with_source(probe_files), (files.addresses(chunk) for chunk in chunks)):
-        chunk = chunks[number]
-        facts.seconds[chunk] = result.seconds
-        facts.values_per_second[chunk] = result.values_per_second
-        facts.sizes[chunk] = result.sizes
-        facts.reasons.update({int(file): why for file, why in zip(chunk, result.reasons, strict=True) if why})
-        looked_at(int(rows[chunk].sum()))
-    looked_at(int(rows.sum() - rows[wanted].sum()))
+        missing = missing[sort_cells(files.addresses(wanted[missing]))]
+    chunks = [missing[start : start + CHUNK_FILES] for start in range(0, len(missing), CHUNK_FILES)]
+    for number, result in run(with_source(probe_files), (files.addresses(wanted[chunk]) for chunk in chunks)):
+        opened = wanted[chunks[number]]
+        facts.put(opened, result)
+        kept.add(keys[chunks[number]], result)
+        progress.advance(utterances=int(rows[opened].sum()))
+    progress.advance(utterances=int(rows.sum() - rows[wanted].sum()))
     return facts
+
+
+def _keys(table: pa.Table, files: AudioRows, wanted: NDArray[np.int64]) -> NDArray[np.uint64]:
+    rows = files.first_rows[wanted]
+    sizes, changed = (pc.fill_null(table[name], -1).to_numpy()[rows] for name in ("size", "changed"))
+    return file_keys(files.hashes[wanted], sizes, changed)
+
+
+def _recall(
+    table: pa.Table,
+    files: AudioRows,
+    wanted: NDArray[np.int64],
+    keys: NDArray[np.uint64],
+    facts: "_Facts",
+    kept: ProbedFiles,
+) -> NDArray[np.bool_]:
+    """Take over what was kept, and say of each file that is wanted whether it need not be opened."""
+    known = np.zeros(len(wanted), dtype=bool)
+    for places, found in kept.recall(keys):
+        facts.put(wanted[places], found)
+        known[places] = True
+    if known.any():
+        # What would refuse an utterance is looked at again: in a store, nothing tells that a recording was replaced.
+        measured = facts.seconds[files.file_of_row]
+        outside = _outside(_floats(table, "start", 0.0), _floats(table, "end", np.nan), measured)
+        known &= ~np.isin(wanted, files.file_of_row[outside])
+    kept.wanted, kept.kept = len(wanted), int(known.sum())
+    return known
 
 
 @dataclass
@@ -152,6 +181,12 @@ class _Facts:
     @classmethod
     def unknown(cls, files: int) -> "_Facts":
         return cls(np.full(files, np.nan), np.full(files, np.nan), np.zeros(files, np.int64), {})
+
+    def put(self, files: NDArray[np.int64], found: FileFacts) -> None:
+        self.seconds[files] = found.seconds
+        self.values_per_second[files] = found.values_per_second
+        self.sizes[files] = found.sizes
+        self.reasons.update({int(file): why for file, why in zip(files, found.reasons, strict=True) if why})
 
 
 def _durations(
@@ -168,10 +203,14 @@ def _durations(
     if facts.reasons:
         for row in np.flatnonzero(np.isin(file_of_row, list(facts.reasons))).tolist():
             reasons[row] = facts.reasons[int(file_of_row[row])]
-    beyond = (end > measured + TOLERANCE_SECONDS) | (start >= measured)
-    for row in np.flatnonzero(beyond).tolist():
+    for row in np.flatnonzero(_outside(start, end, measured)).tolist():
         reasons.setdefault(row, segment_problem(float(start[row]), float(end[row]), float(measured[row])))
     return np.nan_to_num(seconds), reasons
+
+
+def _outside(start: NDArray[np.float64], end: NDArray[np.float64], recording: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Say of segments whether they lie outside their recordings; unknown (NaN) ends do not."""
+    return np.asarray((end > recording + TOLERANCE_SECONDS) | (start >= recording))
 
 
 def segment_problem(start: float, end: float, recording: float) -> str:

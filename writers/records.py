@@ -6,6 +6,7 @@
     refused.jsonl     what was refused before packing
     done/000017.json  the manifest's entry of a finished shard, what was refused while packing it, and on a store the
                       ETags of its files
+    probed/           before there is a plan: what is known of audio files (`probed`)
     tmp/              unfinished files, on a local disk
 
 All of it is removed after `dataset.json` has been written: then the dataset needs nothing but itself.

@@ -36,6 +36,7 @@ from .pack_shard import ShardTask, pack_shard
 from .parts import run_parts_by
 from .plan import read_shard, write_plan
 from .probe import probe_corpus
+from .probed import ProbedFiles
 from .progress import Phase, Progress, Silent
 from .quarantine import Quarantine, count_refused
 from .records import FinishedShard, JobRecords, JobState, known_of_shard
@@ -123,7 +124,7 @@ def pack(
         place = open_target(fspath(target), storage_options, chosen.write_limits)
         check_target(place, overwrite=chosen.overwrite)
         listener = progress or Silent()
-        with place.hold(JobRecords(place).exists, listener):
+        with place.hold(lambda: JobRecords(place).exists() or ProbedFiles(place).exist(), listener):
             return _Job(place, chosen, workers, listener, began, storage_options).run(reader)
 
 
@@ -247,9 +248,7 @@ class _Job:
         """Probe, deal, and write down the plan."""
         columns = infer_columns(listing.utterances["metadata"], self.settings.columns)
         with self._phase("probe", utterances=len(listing)):
-            probed = probe_corpus(
-                listing, self.settings, cluster.run, lambda utterances: self.progress.advance(utterances=utterances)
-            )
+            probed = probe_corpus(listing, self.settings, cluster.run, ProbedFiles(self.target), self.progress)
             self.progress.advance(refused=len(probed.refused))
         refused = [*listing.refused, *probed.refused]
         quarantine.add(refused)
@@ -271,6 +270,7 @@ class _Job:
         self.records.write_refused(refused)
         state = JobState(identity, shards, columns, utterances, corpus, float(seconds.sum()), listing.changes)
         self.records.write_state(state)
+        ProbedFiles(self.target).forget()
         return state
 
     def _pack(self, state: JobState, quarantine: Quarantine, cluster: Cluster) -> list[FinishedShard]:

@@ -10,6 +10,8 @@ from uttershard.pipeline.errors import ConfigError
 from ..progress import Progress
 
 JOB_FOLDER = ".uttershard"
+PROBED_FOLDER = f"{JOB_FOLDER}/probed"
+"""What is known of audio files before there is a job to go on with; it outlives a job that is forgotten."""
 
 
 class TakenError(ConfigError):
@@ -137,7 +139,7 @@ class Target(Protocol):
         ...
 
     def forget_job(self) -> None:
-        """Remove all that is known of the job but the lock, what makes it resumable first."""
+        """Remove all that is known of the job but the lock and PROBED_FOLDER, what makes it resumable first."""
         ...
 
     def remove_job(self) -> None:

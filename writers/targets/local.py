@@ -73,7 +73,10 @@ class LocalTarget:
 
     def put(self, name: str, data: bytes, *, only_new: bool = False) -> None:
         """Write a small file; the lock has seen to it that nobody else does."""
-        write_atomically(self.path / name, self._job.scratch, data)
+        path = self.path / name
+        with storage_errors(path):
+            path.parent.mkdir(exist_ok=True)
+        write_atomically(path, self._job.scratch, data)
 
     def read(self, name: str) -> bytes | None:
         """Read a small file."""
@@ -92,7 +95,7 @@ class LocalTarget:
             return []
         with storage_errors(self.path):
             names = [path.name for path in self.path.iterdir() if path.name != JOB_FOLDER]
-            records = self._job.path.rglob("*.json")
+            records = [*self._job.path.rglob("*.json"), *self._job.path.glob("*/*.parquet")]
             return names + [str(record.relative_to(self.path)) for record in records]
 
     def size(self, name: str) -> int | None:

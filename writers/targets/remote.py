@@ -13,7 +13,7 @@ from uttershard.pipeline.remote.store import Store
 from ..progress import Progress
 from ..store_file import StoreFile
 from .attempts import Asking
-from .base import JOB_FOLDER, Stored, TakenError, Traffic
+from .base import JOB_FOLDER, PROBED_FOLDER, Stored, TakenError, Traffic
 from .limits import WriteLimits
 from .objects import ABSENT, ConditionError, GoneUploadError, PartsObjects, UnsupportedError, UploadId
 from .store_lock import StoreLock, hold_store_lock
@@ -152,16 +152,19 @@ class RemoteTarget:
         return found.text() == digest
 
     def forget_job(self) -> None:
-        """Remove `job.json`, then all other records."""
-        self.delete(_STATE_NAME)
-        for name in self._list(fresh=True):
-            if name.startswith(f"{JOB_FOLDER}/") and name != _LOCK_NAME:
-                self.delete(name)
+        """Remove `job.json`, then all other records but those of probed files."""
+        self._remove_records(but=(_LOCK_NAME, f"{PROBED_FOLDER}/"))
 
     def remove_job(self) -> None:
         """Remove all records; the lock goes when it is released."""
-        self.forget_job()
+        self._remove_records(but=(_LOCK_NAME,))
         self._is_removed = True
+
+    def _remove_records(self, but: tuple[str, ...]) -> None:
+        self.delete(_STATE_NAME)
+        for name in self._list(fresh=True):
+            if name.startswith(f"{JOB_FOLDER}/") and not name.startswith(but):
+                self.delete(name)
 
     def read_lock(self) -> bytes | None:
         """Return the lock object (implements LockPlace)."""
