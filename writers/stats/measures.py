@@ -20,7 +20,6 @@ TokenFunction = Callable[[str], int]
 
 _Result = TypeVar("_Result")
 
-_FULL_SCALE = np.float32(32767 / 32768)
 _FRAMES_PER_SECOND = 100
 
 
@@ -96,11 +95,17 @@ def token_function(settings: StatsSettings) -> TokenFunction | None:
     return lambda text: len(model.encode(text))
 
 
-def count_clipped(samples: NDArray[Any]) -> int:
-    """Return how many samples are at full scale; int16 or float32, of any shape."""
-    if samples.dtype == np.int16:
-        return int(np.count_nonzero((samples == 32767) | (samples == -32768)))
-    return int(np.count_nonzero(np.abs(samples) >= _FULL_SCALE))
+def count_clipped(samples: NDArray[Any], full_scale: float) -> int:
+    """Return how many samples are at full scale, or beyond it.
+
+    Args:
+        samples: int16 or float32, of any shape.
+        full_scale: Largest sample of the format (`codecs.full_scale`). Its negative counts as well, though most formats
+            go one step further there: programs that scale by 32767 clip at -32767.
+    """
+    # Exact: full scales are multiples of 2**-15.
+    end = np.int16(full_scale * 32768) if samples.dtype == np.int16 else np.float32(full_scale)
+    return int(np.count_nonzero((samples >= end) | (samples <= -end)))
 
 
 def count_silent(samples: NDArray[Any], sample_rate: int, silence_dbfs: float) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from uttershard.pipeline.dataset.manifest import Manifest, ShardEntry
 from uttershard.pipeline.dataset.shardset import ShardSet
 from uttershard.pipeline.dataset.stats import COLUMNS, body_digest, settings_digest
 from uttershard.pipeline.errors import ConfigError, DataError, StorageError
+from uttershard.pipeline.reading.codecs import full_scale
 from uttershard.pipeline.reading.convert import mix_channels, resample, to_float32
 from uttershard.pipeline.reading.spans import INDEX_COLUMNS, BatchSpec, SpanIndex
 from uttershard.pipeline.reading.utterance import AudioForm, decode_utterance, split_span
@@ -173,7 +174,7 @@ class _Measurer:
         members = split_span(spec, row, span, tar)
         samples = decode_utterance(spec, row, members.audio, AudioForm(), None, tar)
         rate = int(spec.sample_rate[row])
-        clipped = count_clipped(samples)
+        clipped = count_clipped(samples, full_scale(spec.codecs[row], members.audio))
         silent, frames = count_silent(samples, rate, self.settings.silence_dbfs)
         audio = to_float32(mix_channels(samples, 1))
         target = self.settings.sample_rate or rate

@@ -23,6 +23,7 @@ from typing import BinaryIO
 from ...errors import ConfigError
 from . import aiff, ffmpeg, flac, mp3, ogg, sphere, wav
 from .base import AudioError, AudioInfo, Codec, DType, Samples, Scratch, as_bytes_view
+from .pcm import full_scale_of_integers
 from .sniff import sniff, sniff_file
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Samples",
     "Scratch",
     "decode",
+    "full_scale",
     "measure",
     "peek_dtype",
     "probe",
@@ -130,6 +132,19 @@ def peek_dtype(codec: str, data: bytes | bytearray | memoryview) -> DType:
         ConfigError: No such codec.
     """
     return _codec(codec).peek_dtype(as_bytes_view(data))
+
+
+def full_scale(codec: str, data: bytes | bytearray | memoryview) -> float:
+    """Largest sample that a file's format can hold, in [-1, 1]; that of 16 bits for more bits, floats and lossy codecs.
+
+    127 / 128 for 8-bit PCM, 32124 / 32768 for mu-law, 32256 / 32768 for A-law, 32767 / 32768 for most.
+
+    Raises:
+        AudioError: It is damaged.
+        ConfigError: No such codec.
+    """
+    find = _codec(codec).full_scale
+    return full_scale_of_integers(16) if find is None else find(as_bytes_view(data))
 
 
 def _codec(name: str) -> Codec:

@@ -72,6 +72,8 @@ class Codec:
         blocks: All samples as `cut` gives them, some at a time, of codecs in which a part can't be cut without decoding
             all before it.
         depth: What keeps all that a file's samples hold; None for FLAC, whose dtype says it, and lossy codecs.
+        full_scale: Largest sample that a file's format can hold, counting 16 bits at most; None for floats and lossy
+            codecs alone.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Codec:
     cut: Callable[[BinaryIO, int, int], Exact] | None = None
     blocks: Callable[[BinaryIO], Iterator[Exact]] | None = None
     depth: Callable[[BinaryIO], Depth] | None = None
+    full_scale: Callable[[memoryview], float] | None = None
 
 
 def as_bytes_view(data: bytes | bytearray | memoryview) -> memoryview:

@@ -39,6 +39,7 @@ from .flac_frames import (
     single_frame_file,
     with_total,
 )
+from .pcm import full_scale_of_integers
 from .sniff import id3_end, id3_end_of_file
 
 _COUNTING_BLOCK = 65_536
@@ -100,6 +101,11 @@ def _probe(file: BinaryIO) -> AudioInfo:
 
 def _peek_dtype(data: memoryview) -> DType:
     return _dtype(parse_stream_info(data[id3_end(data) :]).bits)
+
+
+def _full_scale(data: memoryview) -> float:
+    # Fewer bits than 16 are the upper ones of the samples.
+    return full_scale_of_integers(parse_stream_info(data[id3_end(data) :]).bits)
 
 
 def _decode(data: memoryview, num_samples: int, channels: int, scratch: Scratch) -> Samples:
@@ -215,4 +221,5 @@ CODEC = Codec(
     probe=_probe,
     decode=_decode,
     peek_dtype=_peek_dtype,
+    full_scale=_full_scale,
 )

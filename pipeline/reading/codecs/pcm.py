@@ -49,6 +49,11 @@ def from_floats(raw: NDArray[np.uint8], width: int, *, big_endian: bool) -> NDAr
     return raw.view(f"{'>' if big_endian else '<'}f{width}").astype(np.float32, copy=False)
 
 
+def full_scale_of_integers(bits: int) -> float:
+    """Largest sample of signed integers of so many bits; that of 16 bits for more."""
+    return float(1 - 2.0 ** (1 - min(bits, 16)))
+
+
 def _mulaw_table() -> NDArray[np.float32]:
     """ITU-T G.711 mu-law: sign, three bits of exponent, four of mantissa, all inverted; bias 0x84."""
     code = ~np.arange(256, dtype=np.int32) & 0xFF
@@ -70,3 +75,5 @@ MULAW = _mulaw_table()
 
 ALAW = _alaw_table()
 """Sample of each A-law byte."""
+
+LARGEST_MULAW, LARGEST_ALAW = float(MULAW.max()), float(ALAW.max())

@@ -25,7 +25,18 @@ from .base import (
     shaped,
     truncated,
 )
-from .pcm import ALAW, MULAW, depth_of_floats, depth_of_integers, exact, from_floats, from_integers
+from .pcm import (
+    ALAW,
+    LARGEST_ALAW,
+    LARGEST_MULAW,
+    MULAW,
+    depth_of_floats,
+    depth_of_integers,
+    exact,
+    from_floats,
+    from_integers,
+    full_scale_of_integers,
+)
 
 ReadAt = Callable[[int, int], memoryview]
 """Bytes of a file, (start, count); fewer only at its end."""
@@ -62,6 +73,12 @@ class PcmLayout:
         if self.kind == "float":
             return depth_of_floats(self.width)
         return depth_of_integers(self.width)
+
+    @property
+    def full_scale(self) -> float:
+        """Largest sample of formats of at most 16 bits."""
+        codes = {"mulaw": LARGEST_MULAW, "alaw": LARGEST_ALAW}
+        return codes[self.kind] if self.kind in codes else full_scale_of_integers(8 * self.width)
 
     def count(self, file_bytes: int) -> int:
         """Samples of each channel in a file of that many bytes.
@@ -143,4 +160,5 @@ def pcm_codec(
         packable=False,
         cut=cut,
         depth=lambda file: parse_file(file).depth,
+        full_scale=lambda data: parse_memory(data).full_scale,
     )

@@ -36,7 +36,18 @@ from .base import (
     shaped,
     truncated,
 )
-from .pcm import ALAW, MULAW, depth_of_floats, depth_of_integers, exact, from_floats, from_integers
+from .pcm import (
+    ALAW,
+    LARGEST_ALAW,
+    LARGEST_MULAW,
+    MULAW,
+    depth_of_floats,
+    depth_of_integers,
+    exact,
+    from_floats,
+    from_integers,
+    full_scale_of_integers,
+)
 from .sniff import id3_end, id3_end_of_file
 
 _PCM, _FLOAT, _ALAW, _MULAW, _EXTENSIBLE = 0x0001, 0x0003, 0x0006, 0x0007, 0xFFFE
@@ -207,6 +218,12 @@ def _depth(file: BinaryIO) -> Depth:
     return depth_of_floats(width) if tag == _FLOAT else depth_of_integers(width)
 
 
+def _full_scale(data: memoryview) -> float:
+    tag, width = _walk_memory(data).format.encoding
+    codes = {_MULAW: LARGEST_MULAW, _ALAW: LARGEST_ALAW}
+    return codes[tag] if tag in codes else full_scale_of_integers(8 * width)
+
+
 _CONVERTERS: dict[tuple[int, int], Callable[[NDArray[np.uint8]], NDArray[Any]]] = {
     # Bytes are unsigned, wider integers signed.
     (_PCM, 1): lambda raw: from_integers(raw ^ np.uint8(0x80), 1, big_endian=False),
@@ -230,4 +247,5 @@ CODEC = Codec(
     peek_dtype=_peek_dtype,
     cut=_cut,
     depth=_depth,
+    full_scale=_full_scale,
 )
