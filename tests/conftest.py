@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fault_proxy import FaultProxy
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from packed import Packed, make_dataset
 from s3_cases import RemoteDataset
 from s3_server import S3Server, start_server, stop
@@ -13,8 +13,11 @@ from uttershard.writers.cluster import tasks
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# A busy machine is no failure.
-settings.register_profile("untimed", deadline=None)
+# A busy machine is no failure. Everybody tries the same examples; others come with `--hypothesis-profile=search`.
+settings.register_profile(
+    "untimed", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("search", settings.get_profile("untimed"), derandomize=False)
 settings.load_profile("untimed")
 
 

@@ -9,7 +9,9 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-_SECONDS = 60.0
+from free_ports import free_ports
+
+_SECONDS = 120.0
 
 
 class DaskProcesses:
@@ -17,7 +19,7 @@ class DaskProcesses:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port = _free_port()
+        (self.port,) = free_ports(1)
         self.scheduler: subprocess.Popen[bytes] | None = None
         self.workers: list[subprocess.Popen[bytes]] = []
 
@@ -40,7 +42,7 @@ class DaskProcesses:
         self, *, host: str = "127.0.0.1", environment: Mapping[str, str] | None = None, prefix: tuple[str, ...] = ()
     ) -> subprocess.Popen[bytes]:
         """Start a worker with one thread, without a nanny; `prefix` is a command that runs it."""
-        options = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", host, "--death-timeout", "30")
+        options = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", host, "--death-timeout", "120")
         local = ("--local-directory", str(self.folder / "local"))
         worker = self._start("dask_worker", self.address, *options, *local, environment=environment, prefix=prefix)
         self.workers.append(worker)
@@ -76,12 +78,6 @@ def dask_processes(folder: Path, workers: int) -> Iterator[DaskProcesses]:
         yield processes
     finally:
         processes.stop()
-
-
-def _free_port() -> int:
-    with socket.socket() as each:
-        each.bind(("127.0.0.1", 0))
-        return int(each.getsockname()[1])
 
 
 def _answers(port: int) -> bool:

@@ -36,6 +36,7 @@ class Fault:
         stall_after: Send nothing more after so many bytes of the body.
         flip: Change one bit of the byte at this place of the body.
         header: Header line to put in place of the server's one of that name.
+        hold: Answer once this is set.
     """
 
     match: str = ""
@@ -51,6 +52,7 @@ class Fault:
     stall_after: int | None = None
     flip: int | None = None
     header: str | None = None
+    hold: threading.Event | None = None
 
     def takes(self, path: str) -> bool:
         """Whether it befalls this request."""
@@ -83,7 +85,7 @@ class FaultProxy:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         serving = asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 20)
-        self._server = asyncio.run_coroutine_threadsafe(serving, self._loop).result(10)
+        self._server = asyncio.run_coroutine_threadsafe(serving, self._loop).result(60)
         return self
 
     @property
@@ -92,12 +94,18 @@ class FaultProxy:
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def stop(self) -> None:
-        """Close everything."""
-        self._loop.call_soon_threadsafe(self._server.close)
-        for task in asyncio.all_tasks(self._loop):
-            self._loop.call_soon_threadsafe(task.cancel)
-        self._loop.call_soon_threadsafe(self._loop.call_later, 0.1, self._loop.stop)
-        self._thread.join(10)
+        """Close everything, and wait until it is closed."""
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(60)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(60)
+        self._loop.close()
+
+    async def _close(self) -> None:
+        self._server.close()
+        serving = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -125,6 +133,8 @@ class FaultProxy:
 
     async def _answer(self, request: bytes, fault: Fault, writer: asyncio.StreamWriter) -> bool:
         await asyncio.sleep(fault.delay)
+        while fault.hold is not None and not fault.hold.is_set():
+            await asyncio.sleep(0.01)
         if fault.status is not None:
             body = f"<Error><Code>{fault.code}</Code></Error>" if fault.code else ""
             writer.write(f"HTTP/1.1 {fault.status} Fault\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from free_ports import free_ports
 from uttershard.pipeline import Batch
 from uttershard.scripts.train_ctc import Recipe, train
 
@@ -39,9 +39,7 @@ class Ranks:
     """
 
     def __init__(self, world_size: int, arguments: list[str]) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        (port,) = free_ports(1)
         self.processes = [
             subprocess.Popen(
                 [sys.executable, *arguments],

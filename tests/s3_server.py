@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import s3fs
+from free_ports import free_ports
 
 ACCESS, SECRET = "test-access-key", "test-secret-key"
 READER, READER_SECRET = "read-access-key", "read-secret-key"
@@ -26,7 +26,7 @@ ARCHIVE = "archive"
 """Read by its own identity only."""
 PUBLIC = "public"
 """Read by everybody."""
-_READY_SECONDS = 60.0
+_READY_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,13 @@ class S3Server:
         }
 
     def filesystem(self) -> s3fs.S3FileSystem:
-        """Return a file system of its own."""
-        return s3fs.S3FileSystem(**self.options(), skip_instance_cache=True)
+        """Return a file system that remembers no listings."""
+        return self._filesystem
+
+    @cached_property
+    def _filesystem(self) -> s3fs.S3FileSystem:
+        # One for all: each takes some 12 MB and a fifth of a second.
+        return s3fs.S3FileSystem(**self.options(), skip_instance_cache=True, use_listings_cache=False)
 
     def upload(self, folder: Path, prefix: str, bucket: str = BUCKET) -> str:
         """Put the files of a folder there, and of those in it, and return the address."""
@@ -69,7 +74,8 @@ def start_server(folder: Path) -> tuple[S3Server, subprocess.Popen[bytes]]:
     ]
     config = folder / "s3.json"
     config.write_text(json.dumps({"identities": identities}), "utf-8")
-    master, volume, filer, s3 = _free_ports(4)
+    # It listens for gRPC 10,000 higher.
+    master, volume, filer, s3 = free_ports(4, above=10_000)
     home = folder / "home"
     home.mkdir()
     with (folder / "weed.log").open("wb") as log:
@@ -96,9 +102,15 @@ def start_server(folder: Path) -> tuple[S3Server, subprocess.Popen[bytes]]:
             cwd=folder,
         )
     server = S3Server(f"http://127.0.0.1:{s3}")
-    _wait_until_ready(server, process, folder / "weed.log")
-    for bucket in (BUCKET, ARCHIVE, PUBLIC):
-        server.filesystem().mkdir(bucket)
+    try:
+        _wait_until_done(lambda: urllib.request.urlopen(f"{server.endpoint}/healthz", timeout=5).close(), process)
+        # Healthy before it has a volume to write to.
+        for bucket in (BUCKET, ARCHIVE, PUBLIC):
+            _wait_until_done(partial(_write_something, server, bucket), process)
+    except BaseException as error:
+        stop(process)
+        error.add_note((folder / "weed.log").read_text(errors="replace")[-3000:])
+        raise
     return server, process
 
 
@@ -116,32 +128,19 @@ def _identity(name: str, key: str, secret: str, actions: list[str]) -> dict[str,
     return {"name": name, "credentials": [{"accessKey": key, "secretKey": secret}], "actions": actions}
 
 
-def _free_ports(count: int) -> list[int]:
-    """Find ports that are free, and free 10,000 higher too: the server listens for gRPC there."""
-    found: list[int] = []
-    while len(found) < count:
-        with ExitStack() as held:
-            low = held.enter_context(socket.socket())
-            low.bind(("127.0.0.1", 0))
-            port = low.getsockname()[1]
-            high = held.enter_context(socket.socket())
-            try:
-                high.bind(("127.0.0.1", port + 10_000))
-            except (OSError, OverflowError):
-                continue
-            if port not in found:
-                found.append(port)
-    return found
+def _write_something(server: S3Server, bucket: str) -> None:
+    filesystem, path = server.filesystem(), f"{bucket}/something"
+    filesystem.makedirs(bucket, exist_ok=True)
+    filesystem.pipe_file(path, b"something")
+    filesystem.rm_file(path)
 
 
-def _wait_until_ready(server: S3Server, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_done(attempt: Callable[[], None], process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + _READY_SECONDS
     while True:
         try:
-            urllib.request.urlopen(f"{server.endpoint}/healthz", timeout=1).close()
-            return
-        except (urllib.error.URLError, OSError):
+            return attempt()
+        except OSError:
             if process.poll() is not None or time.monotonic() > deadline:
-                stop(process)
-                raise RuntimeError(f"the S3 server did not start:\n{log.read_text(errors='replace')[-3000:]}") from None
+                raise
             time.sleep(0.05)

@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from free_ports import free_ports
+
 NODES = ("n1", "n2")
 _TOOLS = ("munged", "slurmctld", "slurmd", "sbatch", "scancel", "scontrol", "squeue", "sinfo")
-_SECONDS = 60.0
+_SECONDS = 120.0
 _SBIN = "/usr/sbin"
 
 _CONF = """\
@@ -138,7 +140,7 @@ def _write_configuration(folder: Path) -> None:
     key.write_bytes(os.urandom(1024))
     key.chmod(0o400)
     host = socket.gethostname().partition(".")[0]
-    port, *ports = _free_ports(1 + len(NODES))
+    port, *ports = free_ports(1 + len(NODES))
     nodes = "\n".join(_NODE.format(name=name, host=host, port=at) for name, at in zip(NODES, ports, strict=True))
     text = _CONF.format(host=host, folder=folder, user=_user(), port=port, nodes=nodes, names=",".join(NODES))
     (folder / "slurm.conf").write_text(text)
@@ -175,14 +177,3 @@ def _user() -> str:
     import pwd
 
     return pwd.getpwuid(os.getuid()).pw_name
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

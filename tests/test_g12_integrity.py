@@ -27,7 +27,7 @@ HANDS: tuple[dict[str, Any], ...] = (
     {"num_workers": 1, "multiprocessing_context": "fork"},
 )
 # The copy is brought back to what it was after each example.
-RESTORED = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+RESTORED = settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 def row_at(dataset: Packed, shard: int, position: int) -> dict[str, Any] | None:

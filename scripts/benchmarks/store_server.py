@@ -92,25 +92,35 @@ def delayed(endpoint: str, seconds: float) -> Iterator[str]:
         upstream, request_writer = await asyncio.open_connection(target.hostname, target.port, limit=_CHUNK)
         await asyncio.gather(_pass_on(reader, request_writer, seconds), _pass_on(upstream, writer, 0.0))
 
+    async def close() -> None:
+        server.close()
+        passing = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in passing:
+            task.cancel()
+        await asyncio.gather(*passing, return_exceptions=True)
+
     listening = asyncio.start_server(connect, "127.0.0.1", 0, limit=_CHUNK)
     server = asyncio.run_coroutine_threadsafe(listening, loop).result()
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
-        loop.call_soon_threadsafe(server.close)
+        asyncio.run_coroutine_threadsafe(close(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
+        loop.close()
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> None:
     # Requests are GETs, each in one piece.
-    with suppress(OSError):  # the client has all that it wants
-        while data := await reader.read(_CHUNK):
-            if seconds:
-                await asyncio.sleep(seconds)
-            writer.write(data)
-            await writer.drain()
-    writer.close()
+    try:
+        with suppress(OSError):  # the client has all that it wants
+            while data := await reader.read(_CHUNK):
+                if seconds:
+                    await asyncio.sleep(seconds)
+                writer.write(data)
+                await writer.drain()
+    finally:
+        writer.close()
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
