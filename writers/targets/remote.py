@@ -115,8 +115,9 @@ class RemoteTarget:
 
     def open(self, name: str, stored: Stored | None) -> BinaryIO:
         """Open an object for reading ranges of it."""
+        stored = stored or self._list().get(name)
         if stored is None:
-            stored = self._list()[name]
+            raise DataError(f"{self.where(name)}: does not exist")
         return cast(BinaryIO, StoreFile(self._store, f"{self.address}/{name}", stored.size))
 
     def names(self) -> list[str]:
