@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from distributed import LocalCluster, Status
+from uttershard.pipeline.errors import DataError
 from uttershard.writers.cluster import ClusterSettings, ahead, start_cluster, started_ahead
 from uttershard.writers.progress import Silent
 
@@ -47,10 +48,11 @@ def test_while_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_while_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    may_start, ended = Event(), []
+    began, may_start, ended = Event(), Event(), []
 
     @contextlib.contextmanager
     def start() -> Iterator[Any]:
+        began.set()
         may_start.wait()
         try:
             yield
@@ -63,5 +65,20 @@ def test_while_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ahead, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt), started_ahead(start):
-        pass
+        began.wait()
     assert ended == ["cluster"]
+
+
+def test_a_block_that_fails_at_once_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "_HEAD_SECONDS", 3600.0)
+    started = []
+    with pytest.raises(DataError, match="empty"), started_ahead(lambda: started.append("cluster")):  # type: ignore[func-returns-value,arg-type]
+        raise DataError("empty")
+    assert started == []
+
+
+def test_a_block_that_asks_waits_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "_HEAD_SECONDS", 3600.0)
+    there: Any = object()
+    with started_ahead(lambda: contextlib.nullcontext(there)) as cluster:
+        assert cluster() is there

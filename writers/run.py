@@ -186,7 +186,9 @@ class _Job:
 
     def _list(self, reader: Source) -> Listing:
         with self._phase("list"):
-            listing = take_inventory(refuse_bad_ids(reader.list_utterances()))
+            listing = reader.list_utterances()
+            if len(listing):
+                listing = take_inventory(refuse_bad_ids(listing))
             for note in listing.notes:
                 self.progress.note(note)
             self.progress.advance(utterances=len(listing), refused=len(listing.refused))
