@@ -1,7 +1,10 @@
 """Fixtures that any test may use."""
 
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fault_proxy import FaultProxy
@@ -9,7 +12,9 @@ from hypothesis import HealthCheck, settings
 from packed import Packed, make_dataset
 from s3_cases import RemoteDataset
 from s3_server import S3Server, start_server, stop
+from uttershard.pipeline.remote import retry
 from uttershard.writers.cluster import tasks
+from uttershard.writers.targets import attempts
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -91,6 +96,24 @@ def proxy(s3: S3Server) -> Iterator[FaultProxy]:
     running = FaultProxy(s3.endpoint).start()
     yield running
     running.stop()
+
+
+@pytest.fixture
+def instant_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pauses between requests to a store pass at once, and count: a deadline of minutes ends in a moment.
+
+    So an answer that is slow to come on a busy machine is not taken for one that never comes.
+    """
+    passed = threading.local()
+
+    def sleep(seconds: float) -> None:
+        passed.seconds = getattr(passed, "seconds", 0.0) + seconds
+
+    def monotonic() -> float:
+        return time.monotonic() + getattr(passed, "seconds", 0.0)
+
+    for module in (retry, attempts):
+        monkeypatch.setattr(module, "time", SimpleNamespace(sleep=sleep, monotonic=monotonic))
 
 
 @pytest.fixture

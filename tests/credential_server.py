@@ -18,8 +18,8 @@ _ROLE = "/latest/meta-data/iam/security-credentials/"
 class CredentialServer:
     """What it hands out; `minutes` is how long each lasts."""
 
-    key: str
-    secret: str
+    identity: tuple[str, str]
+    """Key and secret: changed together, while another thread hands them out."""
     minutes: float = 60.0
     endpoint: str = ""
     handed_out: list[str] = field(default_factory=list)
@@ -32,13 +32,15 @@ class CredentialServer:
     @property
     def as_instance(self) -> dict[str, str]:
         """Environment of a process on an instance."""
-        return {"AWS_EC2_METADATA_SERVICE_ENDPOINT": self.endpoint}
+        patience = {"AWS_METADATA_SERVICE_TIMEOUT": "20", "AWS_METADATA_SERVICE_NUM_ATTEMPTS": "3"}
+        return {"AWS_EC2_METADATA_SERVICE_ENDPOINT": self.endpoint, **patience}
 
     def hand_out(self) -> str:
         """Return credentials as JSON."""
-        self.handed_out.append(self.key)
+        key, secret = self.identity
+        self.handed_out.append(key)
         expires = (datetime.now(UTC) + timedelta(minutes=self.minutes)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        found = {"AccessKeyId": self.key, "SecretAccessKey": self.secret, "Token": "", "Expiration": expires}
+        found = {"AccessKeyId": key, "SecretAccessKey": secret, "Token": "", "Expiration": expires}
         return json.dumps({"Code": "Success", "Type": "AWS-HMAC", "LastUpdated": expires, **found})
 
 
@@ -72,7 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def running_credential_server(key: str, secret: str) -> Iterator[CredentialServer]:
     """Run a server until the block ends."""
-    credentials = CredentialServer(key, secret)
+    credentials = CredentialServer((key, secret))
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, credentials))
     credentials.endpoint = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)

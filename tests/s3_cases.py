@@ -15,7 +15,7 @@ from uttershard.pipeline.dataset.shardset import ShardSet
 PATIENT = {"read_timeout": 20.0, "read_deadline": 100.0}
 """For what must succeed: a busy machine is no fault."""
 HASTY = {"read_timeout": 0.4, "read_deadline": 1.5}
-"""For what must fail: the error comes at these limits."""
+"""For answers that never come: the error comes at these limits."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class RemoteDataset:
         settings = {"rank": 0, "world_size": 1, "batch_bins": BINS, **PATIENT, **settings}
         return ShardLoader(self.address, storage_options=self.options(proxy), **settings)
 
-    def hasty_loader(self, proxy: FaultProxy, **settings: Any) -> ShardLoader:
-        """Open a loader patiently that is hasty with the tars."""
-        settings = {"rank": 0, "world_size": 1, "batch_bins": BINS, **HASTY, **settings}
+    def opened_loader(self, proxy: FaultProxy, **settings: Any) -> ShardLoader:
+        """Open a dataset patiently, and then a loader whose limits hold for the tars."""
+        settings = {"rank": 0, "world_size": 1, "batch_bins": BINS, **PATIENT, **settings}
         return ShardLoader(self.shards(proxy), **settings)
 
     def tar_bytes(self) -> int:

@@ -236,8 +236,8 @@ def test_temporary_credentials_are_renewed_while_streaming(
         server.minutes = 1.0  # botocore renews what has less than ten left
 
         def expire(path: str) -> None:
-            if ".tar" in path and server.key == ACCESS:
-                server.key, server.secret = READER, READER_SECRET
+            if ".tar" in path:
+                server.identity = READER, READER_SECRET
 
         proxy.on_request = expire
         loader = ShardLoader(remote.address, storage_options=options, rank=0, world_size=1, batch_bins=BINS)
@@ -262,7 +262,7 @@ def test_temporary_credentials_are_renewed_while_packing(
 
         def expire(path: str) -> None:
             if "shard-000000.tar" in path:
-                server.key, server.secret = PACKER, PACKER_SECRET
+                server.identity = PACKER, PACKER_SECRET
 
         proxy.on_request = expire
         pack(corpus, address, shards=2, cluster=HERE, storage_options={"endpoint_url": proxy.endpoint})

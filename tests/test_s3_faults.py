@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fault_proxy import Fault, FaultProxy
 from packed import run
-from s3_cases import HASTY, RemoteDataset, tar_requests
+from s3_cases import HASTY, PATIENT, RemoteDataset, tar_requests
 from s3_server import ACCESS, SECRET
 from uttershard.pipeline import ShardLoader, ShardSet
 from uttershard.pipeline.errors import DataError, StorageError
@@ -78,14 +78,21 @@ def check_explained(remote: RemoteDataset, error: StorageError, name: str) -> No
     assert "bytes" in message and "attempts in" in message and "read_deadline" in message
 
 
+def limits_of(name: str) -> dict[str, float]:
+    # An answer is waited for as long as it takes; only where none ever comes, the limits are what ends it.
+    return HASTY if name == "stall" else PATIENT
+
+
+@pytest.mark.usefixtures("instant_pauses")
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_that_stays_is_explained(remote: RemoteDataset, proxy: FaultProxy, name: str) -> None:
     proxy.faults = [for_ever(name)]
     with pytest.raises(StorageError) as caught:
-        list(run(remote.hasty_loader(proxy), 0))
+        list(run(remote.opened_loader(proxy, **limits_of(name)), 0))
     check_explained(remote, caught.value, name)
 
 
+@pytest.mark.usefixtures("instant_pauses")
 @pytest.mark.parametrize("name", ["stall", "503"])
 @pytest.mark.parametrize("where", ["cache", "windows", "windows and cache", "workers"])
 def test_a_fault_that_stays_is_explained_by_whoever_fetches(
@@ -95,7 +102,7 @@ def test_a_fault_that_stays_is_explained_by_whoever_fetches(
     settings = {"cache": cache, "windows": windows, "windows and cache": cache | windows, "workers": WORKERS}[where]
     proxy.faults = [for_ever(name)]
     with pytest.raises(StorageError) as caught:
-        list(run(remote.hasty_loader(proxy, **settings), 0))
+        list(run(remote.opened_loader(proxy, **settings, **limits_of(name)), 0))
     check_explained(remote, caught.value, name)
 
 
@@ -159,6 +166,7 @@ def test_a_store_that_is_not_there_is_told_at_once(remote: RemoteDataset, endpoi
         ShardSet.open(remote.address, remote.server.options(endpoint), Limits(read_deadline=1000.0))
 
 
+@pytest.mark.usefixtures("instant_pauses")
 def test_a_manifest_and_sidecars_are_read_with_the_same_patience(remote: RemoteDataset, proxy: FaultProxy) -> None:
     proxy.faults = [
         Fault(match="dataset.json", times=2, status=503),
@@ -169,7 +177,7 @@ def test_a_manifest_and_sidecars_are_read_with_the_same_patience(remote: RemoteD
     assert table.equals(ShardSet.open(str(remote.packed.address)).index())
     proxy.faults = [Fault(match="dataset.json", status=503)]
     with pytest.raises(StorageError, match=r"dataset\.json: gave up after \d+ attempts"):
-        ShardSet.open(remote.address, remote.options(proxy), Limits(**HASTY))
+        ShardSet.open(remote.address, remote.options(proxy), Limits(**PATIENT))
 
 
 def test_a_replaced_object_is_noticed(remote: RemoteDataset, proxy: FaultProxy) -> None:
@@ -203,11 +211,12 @@ def test_bytes_that_are_always_flipped_are_an_error(remote: RemoteDataset, proxy
     assert not [path for path in tmp_path.iterdir() if "lock" not in path.name and path.stat().st_size == 0]
 
 
+@pytest.mark.usefixtures("instant_pauses")
 def test_secrets_are_in_no_text(
     remote: RemoteDataset, proxy: FaultProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="uttershard")
-    loader = remote.hasty_loader(proxy)
+    loader = remote.opened_loader(proxy)
     proxy.faults = [Fault(match=".tar", status=503)]
     with pytest.raises(StorageError) as caught:
         list(run(loader, 0))
