@@ -14,7 +14,7 @@ import soundfile
 from corpora import RATE, files_of, noise, write_audio, write_jsonl
 from fault_proxy import Fault, FaultProxy
 from packed import Packed
-from s3_cases import HASTY, RemoteDataset
+from s3_cases import RemoteDataset
 from s3_server import BUCKET, SECRET
 from uttershard.pipeline import ShardSet
 from uttershard.pipeline.dataset.stats import load_stats
@@ -158,14 +158,15 @@ def test_a_dataset_in_a_store(remote: RemoteDataset, tmp_path: Path) -> None:
         collect_stats(remote.address, settings, cluster=HERE, storage_options=options)
 
 
+@pytest.mark.usefixtures("instant_pauses")
 def test_statistics_in_a_store_are_waited_for_as_long_as_the_dataset(
     remote: RemoteDataset, tmp_path: Path, proxy: FaultProxy
 ) -> None:
     made = collect_stats(remote.packed.address, StatsSettings(features="none"), out=tmp_path, cluster=HERE)
     remote.server.filesystem().pipe_file(f"{BUCKET}/slow.json", Path(made.path).read_bytes())
     proxy.faults = [Fault(match="slow.json", stall_after=10)]
-    shards = ShardSet.open(remote.address, remote.options(proxy), Limits(**HASTY))
-    with pytest.raises(StorageError, match=r"slow\.json.* 1\.5 s"):
+    shards = ShardSet.open(remote.address, remote.options(proxy), Limits(read_timeout=1.0, read_deadline=10.0))
+    with pytest.raises(StorageError, match=r"slow\.json.* 10 s"):
         shards.stats(f"s3://{BUCKET}/slow.json")
 
 
