@@ -1,5 +1,6 @@
 """Features and a tokenizer of a user's own, importable on workers by `stats_functions:<name>`."""
 
+import errno
 import importlib
 import os
 import sys
@@ -44,6 +45,28 @@ def lacks_a_package(audio: NDArray[np.float32], sample_rate: int) -> NDArray[Any
     """Need what is not installed on every worker."""
     importlib.import_module("no_package_of_this_name")
     return np.zeros((1, 1))
+
+
+def lacks_a_file(audio: NDArray[np.float32], sample_rate: int) -> NDArray[Any]:
+    """Need a file that is not on every host."""
+    with open(os.path.join(os.path.dirname(__file__), "no_file_of_this_name")) as file:  # noqa: PTH118, PTH120, PTH123
+        return np.loadtxt(file, ndmin=2)
+
+
+def opens_a_folder(audio: NDArray[np.float32], sample_rate: int) -> NDArray[Any]:
+    """Take a folder for a file."""
+    with open(os.path.dirname(__file__)) as file:  # noqa: PTH120, PTH123
+        return np.loadtxt(file, ndmin=2)
+
+
+def complains(audio: NDArray[np.float32], sample_rate: int) -> NDArray[Any]:
+    """Raise what systems raise, with words of its own."""
+    raise OSError("the model is not there")
+
+
+def server_away(audio: NDArray[np.float32], sample_rate: int) -> NDArray[Any]:
+    """Read from a file server that is away."""
+    raise OSError(errno.EIO, "Input/output error")
 
 
 def ragged(audio: NDArray[np.float32], sample_rate: int) -> list[list[int]]:

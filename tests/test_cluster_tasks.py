@@ -81,6 +81,27 @@ def test_the_others_are_finished_and_the_cause_is_told() -> None:
     assert heard.retries == 2
 
 
+def _lacks_a_file(task: int) -> int:
+    raise cluster_module.ElsewhereError("no lexicon here")
+
+
+def test_what_a_host_lacks_is_asked_of_others_soon_and_told_when_there_are_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_module, "PAUSES_SECONDS", (0.0, 100_000.0))  # the second is for what may pass
+    monkeypatch.setattr(cluster_module, "_TROUBLE_SECONDS", 100_000.0)
+    heard = Heard()
+    with start_cluster(HERE, 3, heard) as cluster:
+        with pytest.raises(cluster_module.ElsewhereError, match="no lexicon here"):
+            list(cluster.run(_lacks_a_file, [1]))
+        assert not heard.retries
+        monkeypatch.setattr(cluster, "is_alone", lambda failed_on: False)
+        with pytest.raises(TasksFailedError, match="no lexicon here"):
+            list(cluster.run(_lacks_a_file, [1], "shard {}".format))
+    assert heard.retries == 3
+    assert heard.notes == ["shard 0: no lexicon here; tried again in 0 s"], "and not all of them"
+
+
 def test_a_task_that_kills_its_workers_is_given_up_and_the_others_finished() -> None:
     finished = []
     with (

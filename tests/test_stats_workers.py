@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import tarfile
 from pathlib import Path
@@ -13,6 +14,7 @@ import sentencepiece
 import soundfile
 from corpora import RATE, files_of, noise, write_audio, write_jsonl
 from fault_proxy import Fault, FaultProxy
+from heard import Heard
 from packed import Packed
 from s3_cases import RemoteDataset
 from s3_server import BUCKET, SECRET
@@ -23,6 +25,7 @@ from uttershard.pipeline.remote.retry import Limits
 from uttershard.scripts.cli import main
 from uttershard.writers import StatsSettings, collect_stats, index_tars, pack
 from uttershard.writers.cluster import ClusterSettings, TasksFailedError
+from uttershard.writers.cluster.tasks import ElsewhereError
 from uttershard.writers.commit import NoSpaceError
 from uttershard.writers.stats.attempts import DEADLY, Attempt, Attempts
 from uttershard.writers.stats.shard import StatsTask
@@ -36,10 +39,39 @@ def test_a_function_that_ends_its_worker_is_named(flac: Packed, tmp_path: Path) 
         collect_stats(str(flac.address), settings, out=str(tmp_path), workers=2)
 
 
-def test_a_function_that_may_work_elsewhere_is_named_after_all_retries(flac: Packed, tmp_path: Path) -> None:
-    settings = StatsSettings(features="stats_functions:lacks_a_package")
-    with pytest.raises(TasksFailedError, match=r"4 given up.*utterance .*:lacks_a_package raised ModuleNotFoundError"):
-        collect_stats(flac.address, settings, out=tmp_path, cluster=HERE, retries=0)
+@pytest.mark.parametrize(
+    ("function", "error", "what"),
+    [
+        ("lacks_a_package", ElsewhereError, "ModuleNotFoundError"),
+        ("lacks_a_file", ElsewhereError, "FileNotFoundError"),
+        ("opens_a_folder", DataError, "IsADirectoryError"),
+    ],
+)
+def test_what_waiting_does_not_change_is_told_at_once(
+    flac: Packed, tmp_path: Path, function: str, error: type[Exception], what: str
+) -> None:
+    heard = Heard()
+    with pytest.raises(error, match=rf"tar: utterance .*:{function} raised {what}"):
+        collect_stats(
+            flac.address,
+            StatsSettings(features=f"stats_functions:{function}"),
+            out=tmp_path,
+            cluster=HERE,
+            progress=heard,
+        )
+    assert heard.retries == 0
+
+
+@pytest.mark.parametrize("function", ["server_away", "complains"])
+def test_what_may_pass_is_told_and_tried_again(flac: Packed, tmp_path: Path, function: str, no_pauses: None) -> None:
+    heard = Heard()
+    settings = StatsSettings(features=f"stats_functions:{function}")
+    with pytest.raises(TasksFailedError, match=rf"4 given up.*utterance .*:{function} raised OSError"):
+        collect_stats(flac.address, settings, out=tmp_path, cluster=HERE, retries=2, progress=heard)
+    assert heard.retries == 8
+    assert re.search(
+        rf"shard-00000\d\.tar: .*tar: utterance .*:{function} raised .*; tried again in 0 s", heard.notes[0]
+    )
 
 
 def test_attempts_that_ended_are_not_held_against_an_utterance(tmp_path: Path) -> None:

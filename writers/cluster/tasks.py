@@ -4,6 +4,7 @@ What a task can meet, and what is done:
 
     verdict      an AccessError, any other UttershardError but a StorageError: raised here at once, no retry changes it
     may pass     OSError, StorageError, a worker that died or lacks a module: given to another worker, after a while
+    elsewhere    an ElsewhereError: given to another host, soon; raised here once there is none that it was not met on
     given up     it failed `retries` times more: noted, the other tasks are finished, then all of them are reported
 """
 
@@ -36,12 +37,17 @@ PAUSES_SECONDS = (1.0, 5.0, 15.0, 60.0, 120.0)
 _POLL_SECONDS = 1.0
 _TOLD_SECONDS = 15.0
 """Without any worker: then it is said what a job waits for."""
+_TROUBLE_SECONDS = 60.0
 _REPLACE_SECONDS = 5.0
 _FETCH_SECONDS = 10.0
 _LOST = object()
 """In place of a result whose worker died before it was fetched: Dask makes it again, once there is a worker."""
 
 _SHOWN = 5
+
+
+class ElsewhereError(StorageError):
+    """Something is not on this host: another may have it, and waiting does not bring it."""
 
 
 class TasksFailedError(StorageError):
@@ -111,6 +117,7 @@ class Cluster:
         self._stock = tuple((stock or {}).items())
         self._replaced = time.monotonic()
         self._told = False
+        self._told_trouble: float | None = None
 
     def run(
         self,
@@ -159,6 +166,13 @@ class Cluster:
         hosts = {_host(address) for address in failed_on}
         there = present_workers(self.client) or ()
         return bool(there) and all(_host(address) in hosts for address in there)
+
+    def tell_trouble(self, what: str) -> None:
+        """Say what a task is tried again for: the first one at once, then one now and then."""
+        now = time.monotonic()
+        if self._told_trouble is None or now - self._told_trouble > _TROUBLE_SECONDS:
+            self._told_trouble = now
+            self.progress.note(what)
 
     def check_alive(self, since: float) -> float:
         """Return since when (monotonic) there is no worker, or now if there is one.
@@ -270,11 +284,15 @@ class _Run(Generic[_Task, _Result]):
         exhausted = attempt.tries > cluster.retries
         if isinstance(trouble.error, NoSpaceError) and (exhausted or cluster.is_alone(attempt.failed_on)):
             raise trouble.error  # nobody has room: going on would only fill it again
+        if isinstance(trouble.error, ElsewhereError) and cluster.is_alone(attempt.failed_on):
+            raise trouble.error
         if exhausted:
             self._given_up[attempt.number] = _describe(trouble.error)
             return
         cluster.progress.advance(retries=1)
-        pause = PAUSES_SECONDS[min(attempt.tries, len(PAUSES_SECONDS)) - 1]
+        pauses = PAUSES_SECONDS[:1] if isinstance(trouble.error, ElsewhereError) else PAUSES_SECONDS
+        pause = pauses[min(attempt.tries, len(pauses)) - 1]
+        cluster.tell_trouble(f"{self._name(attempt.number)}: {_describe(trouble.error)}; tried again in {pause:.0f} s")
         heapq.heappush(self._delayed, (time.monotonic() + pause, attempt.number, attempt))
 
 

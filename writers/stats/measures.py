@@ -1,8 +1,12 @@
 """What is measured of one utterance: features, silence, clipping, tokens."""
 
+import errno
 import inspect
+import io
+import platform
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,6 +14,7 @@ from numpy.typing import NDArray
 from uttershard.pipeline.errors import ConfigError, DataError, StorageError, UttershardError
 from uttershard.pipeline.reading.convert import to_float32
 
+from ..cluster.tasks import ElsewhereError
 from .settings import StatsSettings, is_function, load_function
 
 FeatureFunction = Callable[[NDArray[np.float32], int], NDArray[Any]]
@@ -21,6 +26,9 @@ TokenFunction = Callable[[str], int]
 _Result = TypeVar("_Result")
 
 _FRAMES_PER_SECOND = 100
+
+_MISUSES = frozenset({errno.EBADF, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ENOTTY, errno.ESPIPE})
+"""Errors that say what was done, and not that something is away: they come again however long one waits."""
 
 
 def feature_function(settings: StatsSettings) -> FeatureFunction:
@@ -123,17 +131,32 @@ def count_silent(samples: NDArray[Any], sample_rate: int, silence_dbfs: float) -
 
 def _call(call: Callable[[], _Result], name: str) -> _Result:
     """Call a function of the user's; what it raises is told as its error and not as ours."""
-    problem: UttershardError
     try:
         return call()
     except UttershardError:
         raise
-    except (OSError, ImportError, MemoryError) as error:  # worth another try, on another worker
-        problem = StorageError(_told(name, error))
     except BaseException as error:  # noqa: BLE001 (also sys.exit: tasks run in threads, where nothing else stops them)
-        problem = DataError(_told(name, error))
+        kind = _kind_of(error)
+        problem = kind(_told(name, error) + (f" on {platform.node()}" if kind is ElsewhereError else ""))
     # Out here, so that the error does not carry the user's along: that may be none that can be unpickled.
     raise problem
+
+
+def _kind_of(error: BaseException) -> type[UttershardError]:
+    """Tell what is wrong with a function from what is wrong with its host, and both from what may pass."""
+    if isinstance(error, MemoryError):
+        return StorageError
+    if isinstance(error, ImportError) or (isinstance(error, FileNotFoundError) and _folder_is_there(error.filename)):
+        return ElsewhereError
+    if not isinstance(error, OSError) or isinstance(error, io.UnsupportedOperation) or error.errno in _MISUSES:
+        return DataError
+    # Also where the words are a library's: os.path.exists, which it may have asked, is False of what is away.
+    return StorageError
+
+
+def _folder_is_there(name: object) -> bool:
+    """Say whether a file is missed in a folder that is there, so that no file server is away."""
+    return isinstance(name, str) and bool(name) and Path(name).absolute().parent.is_dir()
 
 
 def _told(name: str, error: BaseException) -> str:
