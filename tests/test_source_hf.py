@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from test_adopt import loaded
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.writers import audio_files, pack
 from uttershard.writers.cluster import ClusterSettings
+from uttershard.writers.probe import probe_files
 
 HERE = ClusterSettings(n_workers=2, options={"processes": False})
 
@@ -31,6 +33,7 @@ def encoded(seed: int, kind: str = "FLAC") -> bytes:
 WRITER = """
 import sys
 from pathlib import Path
+from typing import Any
 import datasets
 files, target = Path(sys.argv[1]), Path(sys.argv[2])
 
@@ -187,6 +190,21 @@ def test_a_row_group_is_read_once_a_shard(tmp_path: Path) -> None:
     found = loaded(tmp_path / "out")
     for row in range(rows):
         np.testing.assert_array_equal(found[str(row)][0], noise(0.1, row) / np.float32(32768))
+
+
+def test_a_damaged_row_group_is_read_once_by_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*arguments: Any, **_: Any) -> Any:
+        reads.append(arguments[1])
+        raise pa.ArrowInvalid("damaged")
+
+    reads: list[int] = []
+    audio = pa.array([{"bytes": encoded(row), "path": f"{row}.flac"} for row in range(6)], AUDIO)
+    pq.write_table(pa.table({"audio": audio}), tmp_path / "t.parquet", row_group_size=3)
+    uris = list_corpus(tmp_path / "t.parquet").utterances["uri"].to_pylist()
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", read)
+    reasons = probe_files(uris).reasons
+    assert [f"row group {row // 3} of " in str(reasons[row]) for row in range(6)] == [True] * 6
+    assert reads == [0, 1]
 
 
 def test_a_damaged_row_group_costs_its_own_rows_only(tmp_path: Path) -> None:

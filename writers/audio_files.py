@@ -27,6 +27,10 @@ _VERDICTS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirector
 """Errors that say something of the file, and nothing of the file system."""
 
 
+class RowGroupError(AudioError):
+    """A row group of a Parquet file can't be decoded, and with it none of its values."""
+
+
 @contextlib.contextmanager
 def open_audio(uri: str) -> Iterator[BinaryIO]:
     """Open audio for reading, seekable.
@@ -179,7 +183,7 @@ def _row_group(address: str, stamp: tuple[int, int], group: int, column: str) ->
             if not is_damage(error):
                 raise
             reason = " ".join(str(error).split())  # Arrow's has several lines
-            raise AudioError(f"row group {group} of {address} is damaged ({reason})") from error
+            raise RowGroupError(f"row group {group} of {address} is damaged ({reason})") from error
     values = table.column(0)
     for name in column.split(".")[1:]:
         values = pa.chunked_array([chunk.field(name) for chunk in values.chunks])

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .audio_files import read_row_group
+from .audio_files import RowGroupError, read_row_group
 from .locators import Place, parse_place, range_uri
 
 _CELL = "#cell="
@@ -36,6 +36,25 @@ def sort_cells(uris: Sequence[str]) -> list[int]:
     """
     places = [parse_place(uri) for uri in uris]
     return sorted(range(len(uris)), key=lambda number: (places[number].address, places[number].numbers))
+
+
+@dataclass
+class DamagedGroups:
+    """Row groups that were found damaged: to find that out again for each of their values takes as long as reading."""
+
+    _known: dict[_Group, RowGroupError] = field(default_factory=dict)
+
+    def raise_if_known(self, uri: str) -> None:
+        """Raise for a value what was noted for another of its group."""
+        if self._known and _CELL in uri:
+            error = self._known.get(_group_of(parse_place(uri)))
+            if error is not None:
+                raise error
+
+    def note(self, uri: str, error: Exception) -> None:
+        """Note what was raised for a value, if that is of its whole group."""
+        if isinstance(error, RowGroupError):
+            self._known[_group_of(parse_place(uri))] = error
 
 
 @dataclass

@@ -19,7 +19,7 @@ from .audio_files import raise_if_it_may_come_back, with_address
 from .audio_rows import AudioRows
 from .channels import probe_channels
 from .listing import Listing, Refusal
-from .parquet_cells import has_cells, sort_cells
+from .parquet_cells import DamagedGroups, has_cells, sort_cells
 from .probed import FileFacts, ProbedFiles, file_keys
 from .progress import Progress
 from .settings import PackSettings
@@ -90,11 +90,14 @@ def probe_files(uris: list[str]) -> FileFacts:
     count = len(uris)
     facts = FileFacts(np.full(count, np.nan), np.full(count, np.nan), np.zeros(count, np.int64), (None,) * count)
     reasons: list[str | None] = []
+    damaged = DamagedGroups()
     for number, uri in enumerate(uris):
         try:
+            damaged.raise_if_known(uri)
             info, facts.sizes[number] = probe_channels(uri)
         except (AudioError, OSError) as error:
             raise_if_it_may_come_back(error, uri)
+            damaged.note(uri, error)
             reasons.append(str(error))
             continue
         facts.seconds[number] = info.num_samples / info.sample_rate
