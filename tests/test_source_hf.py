@@ -33,7 +33,6 @@ def encoded(seed: int, kind: str = "FLAC") -> bytes:
 WRITER = """
 import sys
 from pathlib import Path
-from typing import Any
 import datasets
 files, target = Path(sys.argv[1]), Path(sys.argv[2])
 
