@@ -1,6 +1,6 @@
 """A progress that remembers what it was told."""
 
-from uttershard.writers.progress import Silent
+from uttershard.writers.progress import Done, Silent
 
 
 class Heard(Silent):
@@ -10,10 +10,8 @@ class Heard(Silent):
         self.retries = 0
         self.notes: list[str] = []
 
-    def advance(
-        self, *, utterances: int = 0, seconds: float = 0.0, nbytes: int = 0, refused: int = 0, retries: int = 0
-    ) -> None:
-        self.retries += retries
+    def advance(self, done: Done) -> None:
+        self.retries += done.retries
 
     def note(self, message: str) -> None:
         self.notes.append(message)

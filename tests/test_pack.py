@@ -17,7 +17,7 @@ from corpora import files_of, jsonl_corpus, noise, read_errors, write_audio, wri
 from uttershard.pipeline.dataset.shardset import ShardSet
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.writers import PackSummary, pack
-from uttershard.writers.progress import Phase
+from uttershard.writers.progress import Done, Phase
 
 
 def members_of(folder: Path) -> dict[str, bytes]:
@@ -37,17 +37,15 @@ class Recorder:
 
     def __init__(self) -> None:
         self.phases: list[tuple[Phase, int | None]] = []
-        self.totals: dict[Phase, dict[str, float]] = {}
+        self.totals: dict[Phase, Done] = {}
         self.ended = 0
 
     def begin(self, phase: Phase, *, utterances: int | None, seconds: float | None) -> None:
         self.phases.append((phase, utterances))
-        self.totals[phase] = {}
+        self.totals[phase] = Done()
 
-    def advance(self, **amounts: float) -> None:
-        totals = self.totals[self.phases[-1][0]]
-        for name, amount in amounts.items():
-            totals[name] = totals.get(name, 0) + amount
+    def advance(self, done: Done) -> None:
+        self.totals[self.phases[-1][0]] += done
 
     def end(self) -> None:
         self.ended += 1
@@ -91,13 +89,7 @@ def test_from_corpus_to_dataset(tmp_path: Path) -> None:
     )
     assert recorder.phases == [("list", None), ("probe", 24), ("pack", 24)]
     assert recorder.ended == 3
-    assert recorder.totals["pack"] == {
-        "utterances": 24,
-        "seconds": pytest.approx(seconds),
-        "nbytes": nbytes,
-        "refused": 0,
-        "kept": 0,
-    }
+    assert recorder.totals["pack"] == Done(24, pytest.approx(seconds), nbytes)
     # Shards are equal in seconds to within one utterance.
     loads = [shard.seconds for shard in ShardSet.open(str(target)).manifest.shards]
     assert max(loads) - min(loads) <= 0.4

@@ -29,7 +29,7 @@ from uttershard.writers.cluster import ClusterSettings, TasksFailedError
 from uttershard.writers.cluster import tasks as cluster_module
 from uttershard.writers.commit import NoSpaceError
 from uttershard.writers.lock import hold_lock
-from uttershard.writers.progress import Silent
+from uttershard.writers.progress import Done, Silent
 from uttershard.writers.records import FinishedShard, JobRecords
 from uttershard.writers.targets.local import LocalTarget
 
@@ -197,8 +197,8 @@ def test_ctrl_c_again_while_the_cluster_ends(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Stop(Silent):
-        def advance(self, *, nbytes: int = 0, **_: object) -> None:
-            if nbytes:
+        def advance(self, done: Done) -> None:
+            if done.nbytes:
                 raise KeyboardInterrupt
 
     def close(cluster: LocalCluster, timeout: float | None = None) -> None:

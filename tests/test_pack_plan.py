@@ -13,7 +13,7 @@ from uttershard.writers import pack
 from uttershard.writers.cluster import ClusterSettings
 from uttershard.writers.listing import SCHEMA
 from uttershard.writers.plan import read_shard, write_plan
-from uttershard.writers.progress import Silent
+from uttershard.writers.progress import Done, Silent
 from uttershard.writers.records import PLAN_NAME
 from uttershard.writers.targets.base import Target
 from uttershard.writers.targets.limits import WriteLimits
@@ -51,8 +51,8 @@ def replace(plan: Path) -> None:
 )
 def test_told_at_once(tmp_path: Path, spoil: Callable[[Path], None], words: str) -> None:
     class Spoil(Silent):
-        def advance(self, *, nbytes: int = 0, **_: object) -> None:
-            if nbytes and not spoiled:
+        def advance(self, done: Done) -> None:
+            if done.nbytes and not spoiled:
                 spoil(tmp_path / "out" / PLAN_NAME)
                 spoiled.append(spoil)
 

@@ -29,7 +29,7 @@ from uttershard.writers.inventory import take_inventory
 from uttershard.writers.listing import Listing, ListingBuilder
 from uttershard.writers.probe import Probed, probe_corpus
 from uttershard.writers.probed import ProbedFiles
-from uttershard.writers.progress import Silent
+from uttershard.writers.progress import Done, Silent
 from uttershard.writers.settings import PackSettings
 from uttershard.writers.source_store import source_storage
 from uttershard.writers.sources import open_source
@@ -82,10 +82,10 @@ class Run(Silent):
         """Probe what was listed."""
         return probe_corpus(listing, settings, self._run, ProbedFiles(self.target), self)
 
-    def advance(self, *, utterances: int = 0, kept: bool = False, **_: Any) -> None:
+    def advance(self, done: Done) -> None:
         """Note it."""
-        if utterances:
-            self.advanced.append((utterances, kept))
+        if done.utterances:
+            self.advanced.append((done.utterances, done.kept))
 
     def _run(self, function: Any, tasks: Any) -> Iterator[tuple[int, Any]]:
         for number, addresses in enumerate(tasks):
@@ -265,8 +265,8 @@ class Stop(Silent):
     def begin(self, phase: str, **_: object) -> None:
         self.phase = phase
 
-    def advance(self, *, utterances: int = 0, kept: bool = False, **_: object) -> None:
-        if self.phase == "probe" and utterances and not kept:
+    def advance(self, done: Done) -> None:
+        if self.phase == "probe" and done.utterances and not done.kept:
             raise KeyboardInterrupt
 
 

@@ -4,7 +4,6 @@ import io
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from corpora import jsonl_corpus
@@ -13,6 +12,7 @@ from uttershard.scripts.cli import progress as progress_module
 from uttershard.scripts.cli.progress import Bars
 from uttershard.writers import pack, probe
 from uttershard.writers.cluster import ClusterSettings
+from uttershard.writers.progress import Done
 
 HERE = ClusterSettings(n_workers=2, options={"processes": False})
 
@@ -20,9 +20,10 @@ HERE = ClusterSettings(n_workers=2, options={"processes": False})
 class Telling(Bars):
     """Writes a line of the log at every step."""
 
-    def advance(self, **amounts: Any) -> None:
-        super().advance(**amounts)
-        self._log()
+    def advance(self, done: Done) -> None:
+        super().advance(done)
+        if done != Done(kept=done.kept):
+            self._log()
 
 
 def test_a_log_file_is_told_of_every_phase_as_it_goes_on(
@@ -45,7 +46,7 @@ def test_a_log_file_is_told_of_every_phase_as_it_goes_on(
 def test_what_is_over_has_no_time_left(capsys: pytest.CaptureFixture[str]) -> None:
     bars = Bars()
     bars.begin("pack", utterances=100, seconds=None)
-    bars.advance(utterances=40, refused=2)
+    bars.advance(Done(utterances=40, refused=2))
     bars.end()
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("packing: 40 of 100 utterances")
@@ -67,8 +68,8 @@ def test_a_log_file_is_told_that_nothing_is_done_yet(monkeypatch: pytest.MonkeyP
 def test_what_an_earlier_run_did_says_nothing_of_the_rate(capsys: pytest.CaptureFixture[str]) -> None:
     bars = Telling()
     bars.begin("pack", utterances=1000, seconds=9000.0)
-    bars.advance(utterances=900, seconds=8000.0, nbytes=10**9, kept=True)
-    bars.advance(utterances=1, refused=1)
+    bars.advance(Done(utterances=900, seconds=8000.0, nbytes=10**9, kept=True))
+    bars.advance(Done(utterances=1, refused=1))
     bars.end()
     kept, more, _ = capsys.readouterr().err.splitlines()
     assert kept.startswith(
@@ -84,7 +85,7 @@ def test_a_terminal_shows_count_rate_and_times_whole(width: int, monkeypatch: py
     bars._console = Console(file=screen, force_terminal=True, width=width)
     bars.begin("pack", utterances=240_000, seconds=900_000.0)
     bars._began -= 100
-    bars.advance(utterances=120_000, seconds=450_000.0, nbytes=10**9)
+    bars.advance(Done(utterances=120_000, seconds=450_000.0, nbytes=10**9))
     bars.end()
     shown = " ".join(screen.getvalue().split())
     assert "120000/240000" in shown

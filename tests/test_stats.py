@@ -22,6 +22,7 @@ from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.pipeline.reading.convert import mix_channels, resample, to_float32
 from uttershard.writers import StatsSettings, collect_stats, pack
 from uttershard.writers.cluster import ClusterSettings
+from uttershard.writers.progress import Done
 from uttershard.writers.stats.moments import Moments
 
 HERE = ClusterSettings(n_workers=1, options={"processes": False})
@@ -306,7 +307,7 @@ def test_goes_on_shard_by_shard(dataset: Path, tmp_path: Path) -> None:
         def begin(self, phase: str, *, utterances: int | None, seconds: float | None) -> None:
             pass
 
-        def advance(self, **counts: float) -> None:
+        def advance(self, _: Done) -> None:
             seen.update({path.name: path.stat().st_mtime_ns for path in done.glob("*.json")})
 
         def end(self) -> None:

@@ -25,7 +25,7 @@ from .index_request import Asked, IndexRequest, identity_of_tars, read_request
 from .index_tar import IndexedTar, IndexTask, index_tar, read_sidecar
 from .listing import ListingBuilder, Refusal
 from .nemo_records import split_records
-from .progress import Progress, Silent
+from .progress import Done, Progress, Silent
 from .quarantine import Quarantine
 from .records import JobRecords
 from .source_store import source_storage, with_source
@@ -203,12 +203,8 @@ class _Job:
                 for note in tar.notes:
                     self.listener.note(note)
                 done[number] = tar
-                self.listener.advance(
-                    utterances=tar.entry.utterances,
-                    seconds=tar.entry.seconds,
-                    nbytes=tar.entry.tar_bytes,
-                    refused=len(tar.refused),
-                )
+                entry = tar.entry
+                self.listener.advance(Done(entry.utterances, entry.seconds, entry.tar_bytes, refused=len(tar.refused)))
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 f"stopped: {len(done)} of {len(tasks)} tars are done. Run the same command again to go on"

@@ -19,7 +19,7 @@ from uttershard.pipeline.dataset.sidecar import FOREIGN, FORMAT_VERSION, encode_
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.pipeline.remote.faults import redact
 
-from .progress import Progress, Silent
+from .progress import Done, Progress, Silent
 from .target import check_new
 from .targets.base import Target
 from .targets.limits import WriteLimits
@@ -91,7 +91,7 @@ def merge(
                         pointed = _with_new_sidecar(part, shard, columns, prefix, name, target)
                         written += 1
                     entries.append(pointed)
-                    listener.advance(utterances=entry.utterances, seconds=entry.seconds)
+                    listener.advance(Done(utterances=entry.utterances, seconds=entry.seconds))
             manifest = Manifest(tuple(entries), columns, _fingerprint(opened, chosen))
             target.put(MANIFEST_NAME, encode_manifest(manifest), only_new=True)
     finally:

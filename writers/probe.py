@@ -21,7 +21,7 @@ from .channels import probe_channels
 from .listing import Listing, Refusal
 from .parquet_cells import DamagedGroups, has_cells, sort_cells
 from .probed import FileFacts, ProbedFiles, file_keys
-from .progress import Progress
+from .progress import Done, Progress
 from .settings import PackSettings
 from .source_store import with_source
 
@@ -130,7 +130,7 @@ def _open_files(
     rows = np.bincount(files.file_of_row, minlength=len(files))
     keys = _keys(table, files, wanted)
     known = _recall(table, files, wanted, keys, facts, kept)
-    progress.advance(utterances=int(rows[wanted[known]].sum()), kept=True)
+    progress.advance(Done(utterances=int(rows[wanted[known]].sum()), kept=True))
     missing = np.flatnonzero(~known)
     if has_cells(files.uris):
         missing = missing[sort_cells(files.addresses(wanted[missing]))]
@@ -139,8 +139,8 @@ def _open_files(
         opened = wanted[chunks[number]]
         facts.put(opened, result)
         kept.add(keys[chunks[number]], result)
-        progress.advance(utterances=int(rows[opened].sum()))
-    progress.advance(utterances=int(rows.sum() - rows[wanted].sum()))
+        progress.advance(Done(utterances=int(rows[opened].sum())))
+    progress.advance(Done(utterances=int(rows.sum() - rows[wanted].sum())))
     return facts
 
 

@@ -1,8 +1,31 @@
 """How a job tells what it is doing; silent unless somebody listens."""
 
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 Phase = Literal["list", "probe", "pack", "index", "verify", "stats", "export", "merge", "subset"]
+
+
+@dataclass(frozen=True)
+class Done:
+    """So much more is done; `kept` if an earlier run did it, which says nothing of how fast this one is."""
+
+    utterances: int = 0
+    seconds: float = 0.0
+    nbytes: int = 0
+    refused: int = 0
+    retries: int = 0
+    kept: bool = False
+
+    def __add__(self, other: "Done") -> "Done":
+        return Done(
+            self.utterances + other.utterances,
+            self.seconds + other.seconds,
+            self.nbytes + other.nbytes,
+            self.refused + other.refused,
+            self.retries + other.retries,
+            self.kept and other.kept,
+        )
 
 
 class Progress(Protocol):
@@ -15,17 +38,8 @@ class Progress(Protocol):
         """A phase begins; totals are None where they are not known."""
         ...
 
-    def advance(
-        self,
-        *,
-        utterances: int = 0,
-        seconds: float = 0.0,
-        nbytes: int = 0,
-        refused: int = 0,
-        retries: int = 0,
-        kept: bool = False,
-    ) -> None:
-        """So much more is done; `kept` if an earlier run did it, which says nothing of how fast this one is."""
+    def advance(self, done: Done) -> None:
+        """So much more is done."""
         ...
 
     def end(self) -> None:
@@ -43,16 +57,7 @@ class Silent:
     def begin(self, phase: Phase, *, utterances: int | None, seconds: float | None) -> None:
         """Do nothing."""
 
-    def advance(
-        self,
-        *,
-        utterances: int = 0,
-        seconds: float = 0.0,
-        nbytes: int = 0,
-        refused: int = 0,
-        retries: int = 0,
-        kept: bool = False,
-    ) -> None:
+    def advance(self, done: Done) -> None:
         """Do nothing."""
 
     def end(self) -> None:

@@ -37,7 +37,7 @@ from .parts import run_parts_by
 from .plan import read_shard, write_plan
 from .probe import probe_corpus
 from .probed import ProbedFiles
-from .progress import Phase, Progress, Silent
+from .progress import Done, Phase, Progress, Silent
 from .quarantine import Quarantine, count_refused
 from .records import FinishedShard, JobRecords, JobState, known_of_shard
 from .settings import PackSettings
@@ -191,7 +191,7 @@ class _Job:
                 listing = take_inventory(refuse_bad_ids(listing))
             for note in listing.notes:
                 self.progress.note(note)
-            self.progress.advance(utterances=len(listing), refused=len(listing.refused))
+            self.progress.advance(Done(utterances=len(listing), refused=len(listing.refused)))
         if not len(listing):
             found = f"{len(listing.refused)} refused" if listing.refused else "nothing there"
             first = f"; first: {listing.refused[0].source}: {listing.refused[0].reason}" if listing.refused else ""
@@ -251,7 +251,7 @@ class _Job:
         columns = infer_columns(listing.utterances["metadata"], self.settings.columns)
         with self._phase("probe", utterances=len(listing)):
             probed = probe_corpus(listing, self.settings, cluster.run, ProbedFiles(self.target), self.progress)
-            self.progress.advance(refused=len(probed.refused))
+            self.progress.advance(Done(refused=len(probed.refused)))
         refused = [*listing.refused, *probed.refused]
         quarantine.add(refused)
         utterances = probed.utterances.num_rows
@@ -307,11 +307,7 @@ class _Job:
                 self.target.traffic.add(result.traffic)
                 entry, refused = result.finished.entry, result.finished.refused
                 self.progress.advance(
-                    utterances=entry.utterances,
-                    seconds=entry.seconds,
-                    nbytes=entry.tar_bytes,
-                    refused=len(refused),
-                    kept=result.kept,
+                    Done(entry.utterances, entry.seconds, entry.tar_bytes, refused=len(refused), kept=result.kept)
                 )
                 quarantine.add(refused)
         return [finished[shard] for shard in range(state.shards)]

@@ -34,7 +34,7 @@ from uttershard.pipeline.storage.settings import StorageSettings
 from .assign import assign, shard_count, shuffle
 from .describe import encode_record
 from .entry import make_entry
-from .progress import Progress, Silent
+from .progress import Done, Progress, Silent
 from .tar_writer import ShardTar, end_mark
 from .target import check_new
 from .targets.base import Target
@@ -151,7 +151,7 @@ class _Copier:
                 entries = []
                 copied = pool.map(lambda shard: self._copy(storage, shard, parts[shard], name), range(len(parts)))
                 for entry in copied:
-                    self.listener.advance(utterances=entry.utterances, seconds=entry.seconds, nbytes=entry.tar_bytes)
+                    self.listener.advance(Done(entry.utterances, entry.seconds, entry.tar_bytes))
                     entries.append(entry)
                 return entries
         finally:

@@ -25,7 +25,7 @@ from uttershard.pipeline.storage.coalesce import pieces
 
 from .describe import read_record
 from .entry import totals
-from .progress import Progress, Silent
+from .progress import Done, Progress, Silent
 
 _PIECE = 8 << 20
 """Bytes digested between two reports of progress."""
@@ -109,7 +109,7 @@ def verify(
                 entry = manifest.shards[shard]
                 problems.extend(found)
                 nbytes = entry.tar_bytes - unread[shard]
-                listener.advance(utterances=entry.utterances, seconds=entry.seconds, nbytes=nbytes, refused=len(found))
+                listener.advance(Done(entry.utterances, entry.seconds, nbytes, refused=len(found)))
     finally:
         listener.end()
     return VerifyReport(

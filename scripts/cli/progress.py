@@ -4,12 +4,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
+from uttershard.writers.progress import Done
 
 from .output import as_bytes, as_duration
 
@@ -30,20 +30,6 @@ _TITLES = {
 }
 
 
-@dataclass
-class _Done:
-    """What is done of a phase, by this run or an earlier one."""
-
-    utterances: int = 0
-    seconds: float = 0.0
-    nbytes: int = 0
-
-    def add(self, utterances: int, seconds: float, nbytes: int) -> None:
-        self.utterances += utterances
-        self.seconds += seconds
-        self.nbytes += nbytes
-
-
 class Bars:
     """Shows the phases of a job (the `Progress` of uttershard.writers)."""
 
@@ -54,7 +40,7 @@ class Bars:
     def begin(self, phase: str, *, utterances: int | None, seconds: float | None) -> None:
         """Start a bar, or lines in a log."""
         self._title, self._total = _TITLES.get(phase, phase), utterances
-        self._done, self._kept, self._refused, self._retries = _Done(), _Done(), 0, 0
+        self._done = self._kept = Done()
         self._began = time.monotonic()
         if self._console.is_terminal:
             self._progress = self._bar()
@@ -65,22 +51,11 @@ class Bars:
             self._lines = threading.Thread(target=self._log_now_and_then, daemon=True)
             self._lines.start()
 
-    def advance(
-        self,
-        *,
-        utterances: int = 0,
-        seconds: float = 0.0,
-        nbytes: int = 0,
-        refused: int = 0,
-        retries: int = 0,
-        kept: bool = False,
-    ) -> None:
+    def advance(self, done: Done) -> None:
         """Move it on."""
-        self._done.add(utterances, seconds, nbytes)
-        if kept:
-            self._kept.add(utterances, seconds, nbytes)
-        self._refused += refused
-        self._retries += retries
+        self._done += done
+        if done.kept:
+            self._kept += done
         if self._progress is not None:
             self._progress.update(self._task, completed=self._done.utterances)
 
@@ -123,10 +98,10 @@ class Bars:
             parts += [as_bytes(done.nbytes), f"{as_bytes((done.nbytes - kept.nbytes) / elapsed)}/s"]
         if kept.utterances and not short:
             parts.append(f"{kept.utterances:,} kept")
-        if self._refused:
-            parts.append(f"{self._refused:,} refused")
-        if self._retries:
-            parts.append(f"{self._retries:,} retried")
+        if done.refused:
+            parts.append(f"{done.refused:,} refused")
+        if done.retries:
+            parts.append(f"{done.retries:,} retried")
         return ", ".join(parts)
 
     def _times(self, *, short: bool = False, over: bool = False) -> str:

@@ -21,7 +21,7 @@ from distributed import Client, KilledWorker, get_worker
 from uttershard.pipeline.errors import AccessError, StorageError, UttershardError
 
 from ..commit import NoSpaceError
-from ..progress import Progress
+from ..progress import Done, Progress
 from .present import present_workers
 from .workers import Stock, problem_of
 
@@ -276,7 +276,7 @@ class _Run(Generic[_Task, _Result]):
             # Dask can't tell the task that killed a worker from those that waited on it: alone, it shows.
             attempt.alone = True
             self._suspects.append(attempt)
-            cluster.progress.advance(retries=1)
+            cluster.progress.advance(Done(retries=1))
             return
         attempt.tries += max(1, trouble.deaths)
         if trouble.worker is not None:
@@ -289,7 +289,7 @@ class _Run(Generic[_Task, _Result]):
         if exhausted:
             self._given_up[attempt.number] = _describe(trouble.error)
             return
-        cluster.progress.advance(retries=1)
+        cluster.progress.advance(Done(retries=1))
         pauses = PAUSES_SECONDS[:1] if isinstance(trouble.error, ElsewhereError) else PAUSES_SECONDS
         pause = pauses[min(attempt.tries, len(pauses)) - 1]
         cluster.tell_trouble(f"{self._name(attempt.number)}: {_describe(trouble.error)}; tried again in {pause:.0f} s")

@@ -8,7 +8,7 @@ from uttershard.pipeline.dataset.shardset import ShardSet
 from uttershard.pipeline.errors import ConfigError
 
 from ..commit import local_folder
-from ..progress import Progress, Silent
+from ..progress import Done, Progress, Silent
 from ..targets.opening import refuse_empty
 from .espnet import write_espnet
 from .jsonl import write_jsonl
@@ -95,5 +95,5 @@ def _trimmed(utterances: Iterable[Utterance], noted: list[str]) -> Iterator[Utte
 
 def _watched(utterances: Iterable[Utterance], listener: Progress) -> Iterator[Utterance]:
     for utterance in utterances:
-        listener.advance(utterances=1, seconds=utterance.seconds)
+        listener.advance(Done(utterances=1, seconds=utterance.seconds))
         yield utterance

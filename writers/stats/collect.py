@@ -37,7 +37,7 @@ from uttershard.pipeline.errors import ConfigError, DataError
 from ..cluster import Cluster, ClusterSettings, cluster_settings, start_cluster
 from ..commit import atomic_write, storage_errors, write_atomically
 from ..job import JobFolder, lock
-from ..progress import Progress, Silent
+from ..progress import Done, Progress, Silent
 from ..targets.opening import refuse_empty
 from .measures import make_transform
 from .moments import Moments
@@ -132,9 +132,7 @@ def _measured(shards: ShardSet, running: Cluster, tasks: Iterator[StatsTask], li
         for shard, found_before in running.run(measure_shard, tasks, lambda shard: shard_names(shard)[0]):
             done += 1
             entry = entries[shard]
-            listener.advance(
-                utterances=entry.utterances, seconds=entry.seconds, nbytes=entry.tar_bytes, kept=found_before
-            )
+            listener.advance(Done(entry.utterances, entry.seconds, entry.tar_bytes, kept=found_before))
             yield found_before
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
