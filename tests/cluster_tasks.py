@@ -46,3 +46,10 @@ def refuse_third(task: int) -> int:
     if task == 3:
         raise DataError("no shard 3")
     return task
+
+
+def complain(task: int) -> int:
+    """Write more to standard error than a pipe and the window of an SSH channel hold."""
+    for _ in range(64):
+        os.write(2, b"distributed.worker - WARNING - " + b"." * 65_000 + b"\n")
+    return task

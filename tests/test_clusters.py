@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import asyncssh
 import cluster_tasks
 import dask
 import psutil
@@ -21,7 +19,6 @@ from batch_system import install_batch_system
 from corpora import files_of, jsonl_corpus
 from dask_processes import DaskProcesses, dask_processes
 from heard import Heard
-from ssh_server import running_ssh_server
 from uttershard.pipeline.errors import ConfigError, StorageError
 from uttershard.writers import pack
 from uttershard.writers.cluster import ClusterSettings, TasksFailedError, read_cluster_config, start_cluster
@@ -271,22 +268,6 @@ def test_a_process_a_core_unless_said_otherwise(env: str, monkeypatch: pytest.Mo
         pass
     assert (started["cores"], started["processes"], started["memory"]) == (4, 4, "8GB")
     assert started["adapt"] == {"minimum_jobs": 1, "maximum_jobs": 3}
-
-
-def test_ssh(corpus: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
-    with running_ssh_server(tmp_path / "keys") as server:
-        connect = {
-            "port": server.port,
-            "known_hosts": None,
-            "client_keys": [asyncssh.read_private_key(str(server.client_key))],
-        }
-        options = {
-            "hosts": ["127.0.0.1", "127.0.0.1"],
-            "connect_options": connect,
-            "remote_python": shlex.quote(sys.executable),
-        }
-        pack(corpus, tmp_path / "out", shards=4, cluster=ClusterSettings("ssh", 2, options=options))
-    assert files_of(tmp_path / "out") == expected
 
 
 def test_kubernetes_is_told_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

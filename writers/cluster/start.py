@@ -1,7 +1,6 @@
 """Starting a cluster, or connecting to one, and ending it with the job."""
 
 import contextlib
-import itertools
 import logging
 import math
 import os
@@ -186,6 +185,10 @@ def _replacement(cluster: Any, settings: ClusterSettings, progress: Progress) ->
     """Return what brings a cluster back to its number of workers, where nobody else does."""
     if settings.env in JOB_QUEUES:
         return JobWatch(cluster, progress, ended_in_slurm if settings.env == "slurm" else None)
+    if settings.env == "ssh":
+        from .ssh import SshWatch
+
+        return SshWatch(cluster, progress)
     if settings.env != "local":
         return None
     # A nanny starts its worker again when it dies, but gives up for good on one that dies as it starts.
@@ -211,11 +214,9 @@ def _job_queue(settings: ClusterSettings) -> Any:
 
 
 def _ssh(settings: ClusterSettings) -> Any:
-    options = dict(settings.options)
-    scheduler, *others = options.pop("hosts")
-    hosts = others or [scheduler]
-    wanted = list(itertools.islice(itertools.cycle(hosts), settings.n_workers or len(hosts)))
-    return cluster_class("ssh")([scheduler, *wanted], **options)
+    from .ssh import start_ssh  # imports asyncssh, which not everybody has
+
+    return start_ssh(settings)
 
 
 def _kubernetes(settings: ClusterSettings) -> Any:
