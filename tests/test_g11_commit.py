@@ -14,22 +14,22 @@ from typing import Any
 
 import psutil
 import pytest
-from corpora import files_of, jsonl_corpus, write_audio, write_jsonl
+from corpora import files_of, jsonl_corpus, write_audio
+from held_corpus import held_corpus
 from uttershard.pipeline.dataset.shardset import ShardSet
 from uttershard.pipeline.errors import ConfigError
 from uttershard.writers import pack
 from uttershard.writers.job import JobFolder, lock
 
 SHARDS = 12
-# Encoding takes long enough that a process can be killed in the midst of it.
-SETTINGS: dict[str, Any] = {"codec": "opus", "shards": SHARDS, "workers": 2}
+SETTINGS: dict[str, Any] = {"codec": "opus", "shards": SHARDS, "workers": 2, "allow_pipes": True}
 LIMIT_SECONDS = 90
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twenty-four utterances of two seconds or so each."""
-    return jsonl_corpus(tmp_path_factory.mktemp("corpus"), 24, seconds=1.5)
+    return held_corpus(tmp_path_factory.mktemp("corpus"), 24, seconds=1.5)
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +47,17 @@ def undisturbed(dataset: Path) -> dict[str, bytes]:
 
 
 class Packing:
-    """`pack` in a process of its own."""
+    """`pack` in a process of its own; where asked, it never gets further than eleven shards, or ten."""
 
-    def __init__(self, corpus: Path, target: Path, preexec: Callable[[], None] | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        corpus: Path,
+        target: Path,
+        preexec: Callable[[], None] | None = None,
+        *,
+        hold: bool = False,
+        **settings: Any,
+    ) -> None:
         arguments = json.dumps({**SETTINGS, **settings})
         code = (
             "import json, sys\nfrom uttershard.writers import pack\n"
@@ -59,6 +67,7 @@ class Packing:
             [sys.executable, "-c", code, str(corpus), str(target), arguments],
             stderr=subprocess.PIPE,
             preexec_fn=preexec,
+            env={**os.environ, "HOLD": str(target) if hold else ""},
         )
 
     def wait_until(self, condition: Callable[[], bool]) -> bool:
@@ -124,8 +133,8 @@ def test_killed_at_every_stage(corpus: Path, undisturbed: dict[str, bytes], tmp_
         lambda: done(target) >= 8,
     ]
     for stage in stages:
-        packing = Packing(corpus, target)
-        packing.wait_until(stage)
+        packing = Packing(corpus, target, hold=True)
+        assert packing.wait_until(stage)
         packing.kill()
         assert_nothing_half_written(target, undisturbed)
     kept = done(target)
@@ -154,12 +163,14 @@ def test_killed_at_random_moments(corpus: Path, undisturbed: dict[str, bytes], t
 
 def test_audio_of_the_same_size_replaced_between_two_runs(tmp_path: Path) -> None:
     target = tmp_path / "out"
-    files = [write_audio(tmp_path / f"{number}.wav", 1.5, seed=number) for number in range(SHARDS)]
-    corpus = write_jsonl(tmp_path / "train.jsonl", [{"audio_filepath": path.name, "text": "a"} for path in files])
-    packing = Packing(corpus, target)
-    packing.wait_until(lambda: done(target) >= 1)
+    corpus = held_corpus(tmp_path, SHARDS, seconds=1.5, ending="wav")
+    packing = Packing(corpus, target, hold=True)
+    assert packing.wait_until(lambda: done(target) >= 1)
     packing.kill()
-    write_audio(files[3], 1.5, seed=99)
+    replaced = tmp_path / "audio" / "utt003.wav"
+    size = replaced.stat().st_size
+    write_audio(replaced, 1.5 * (1 + 3 / SHARDS), seed=99)
+    assert replaced.stat().st_size == size
     with pytest.raises(ConfigError, match="audio files were changed or replaced since it began"):
         pack(corpus, target, **SETTINGS)
     pack(corpus, target, **SETTINGS, overwrite=True)
@@ -169,15 +180,16 @@ def test_audio_of_the_same_size_replaced_between_two_runs(tmp_path: Path) -> Non
 
 def test_killed_workers_are_replaced(corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
     target = tmp_path / "out"
-    packing = Packing(corpus, target)
+    packing = Packing(corpus, target, hold=True)
     killed = 0
     for count in (0, 2, 4, 6):
-        packing.wait_until(lambda count=count: done(target) >= count and writing(target))  # type: ignore[misc]
+        assert packing.wait_until(lambda count=count: done(target) >= count and writing(target))  # type: ignore[misc]
         # Dask's workers, not multiprocessing's resource tracker.
         workers = [process for process in packing.workers() if "spawn_main" in " ".join(process.cmdline())]
         if workers:
             workers[count % len(workers)].kill()
             killed += 1
+    target.with_name(f"{target.name}.open").touch()
     stderr = packing.finish()
     assert packing.process.returncode == 0, stderr
     assert killed >= 2
@@ -188,8 +200,8 @@ def test_killed_workers_are_replaced(corpus: Path, undisturbed: dict[str, bytes]
 def killed(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job that was killed when four of its shards were done."""
     target = tmp_path_factory.mktemp("killed") / "out"
-    packing = Packing(corpus, target)
-    packing.wait_until(lambda: done(target) >= 4)
+    packing = Packing(corpus, target, hold=True)
+    assert packing.wait_until(lambda: done(target) >= 4)
     packing.kill()
     return target
 
@@ -264,9 +276,9 @@ def test_the_same_job_twice_is_refused_with_host_and_pid(corpus: Path, tmp_path:
 
 def test_a_killed_overwrite_is_continued(corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
     target = tmp_path / "out"
-    pack(corpus, target, codec="keep", shards=20, workers=2)
-    packing = Packing(corpus, target, overwrite=True)
-    packing.wait_until(lambda: done(target) >= 3)
+    pack(corpus, target, codec="keep", shards=20, workers=2, allow_pipes=True)
+    packing = Packing(corpus, target, hold=True, overwrite=True)
+    assert packing.wait_until(lambda: done(target) >= 3)
     packing.kill()
     assert not (target / "dataset.json").exists()
     kept = done(target)
