@@ -1,13 +1,20 @@
 """Jobs of a batch system that are gone are submitted again: which ones that are."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+import os
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from heard import Heard
 from uttershard.writers.cluster import jobs
-from uttershard.writers.cluster.jobs import JobWatch
+from uttershard.writers.cluster.jobs import JobWatch, SlurmQueue
 from uttershard.writers.progress import Silent
+
+LIMIT_SECONDS = 60
 
 
 class Job:
@@ -64,27 +71,49 @@ def test_workers_that_come_back_are_waited_for(queue: Queue) -> None:
     assert list(queue.workers) == ["a", "b"]
 
 
+class Answering(SlurmQueue):
+    """Answers with what it holds for answers, one after the other."""
+
+    def __init__(self, *answers: set[str]) -> None:
+        super().__init__()
+        self.asked: list[set[str]] = []
+        self.answers = list(answers)
+
+    def ask(self, jobs: Collection[str]) -> None:
+        self.asked.append(set(jobs))
+
+    def ended(self) -> set[str]:
+        return self.answers.pop(0) if self.answers else set()
+
+
 def test_a_job_that_ended_before_its_workers_came_is_dropped(queue: Queue) -> None:
-    asked = []
-
-    def ended(of: Iterable[str]) -> set[str]:
-        asked.append(set(of))
-        return {"2"}
-
-    listener, notes = Silent(), list[str]()
-    listener.note = notes.append  # type: ignore[method-assign]
-    watch = JobWatch(queue, listener, ended)
+    heard, slurm = Heard(), Answering(set(), {"2"})
+    watch = JobWatch(queue, heard, slurm)
     queue.at_work("a-0")
     watch()
-    assert asked == [{"2"}]
+    assert slurm.asked == [{"2"}]
+    assert list(queue.workers) == ["a", "b"], "there is no answer yet"
+    watch()
     assert list(queue.workers) == ["a"]
     watch()
-    assert notes == ["jobs that ended before their workers came: 2. Others are submitted; the output of these says why"]
-    assert asked == [{"2"}], "nobody is asked about jobs that are at work"
+    assert heard.notes == [
+        "jobs that ended before their workers came: 2. Others are submitted; the output of these says why"
+    ]
+    assert slurm.asked == [{"2"}], "nobody is asked about jobs that are at work or dropped"
+
+
+def test_an_answer_that_comes_late_ends_no_job_whose_workers_are_there(queue: Queue) -> None:
+    heard, slurm = Heard(), Answering(set(), {"1", "2"})
+    watch = JobWatch(queue, heard, slurm)
+    watch()
+    queue.at_work("a-0", "b-1")
+    watch()
+    assert list(queue.workers) == ["a", "b"]
+    assert heard.notes == []
 
 
 def test_a_job_that_waits_keeps_its_place(queue: Queue) -> None:
-    for watch in (JobWatch(queue, Silent()), JobWatch(queue, Silent(), lambda _: set())):
+    for watch in (JobWatch(queue, Silent()), JobWatch(queue, Silent(), Answering())):
         for _ in range(5):
             watch()
     assert list(queue.workers) == ["a", "b"]
@@ -102,9 +131,62 @@ def test_workers_that_come_meanwhile(queue: Queue) -> None:
 
 
 def test_a_job_that_was_submitted_meanwhile_is_another(queue: Queue) -> None:
-    def ended(of: Iterable[str]) -> set[str]:
-        queue.workers["b"] = Job("3")
-        return {"2"}
+    class Late(Answering):
+        def ended(self) -> set[str]:
+            queue.workers["b"] = Job("3")
+            return {"2"}
 
-    JobWatch(queue, Silent(), ended)()
+    JobWatch(queue, Silent(), Late())()
     assert queue.workers["b"].job_id == "3"
+
+
+@pytest.fixture
+def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Write what stands in for SLURM's command."""
+
+    def write(text: str) -> None:
+        path = tmp_path / "squeue"
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return write
+
+
+def answer_of(slurm: SlurmQueue) -> set[str]:
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not (ended := slurm.ended()):
+        assert time.monotonic() < deadline
+    return ended
+
+
+def test_slurm_is_asked_and_answers_later(squeue: Callable[[str], None]) -> None:
+    squeue('echo "7 RUNNING\n8 TIMEOUT\n9 CANCELLED\n10 NODE_FAIL by"; [ "$5" = --jobs=10,7,8,9 ] || exit 1')
+    slurm = SlurmQueue()
+    assert slurm.ended() == set()
+    slurm.ask({"7", "8", "9", "10"})
+    assert answer_of(slurm) == {"8", "9"}
+    assert slurm.ended() == set(), "it was told"
+
+
+def test_a_slurm_that_hangs_is_not_waited_for(squeue: Callable[[str], None], tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    squeue(f"echo $$ >{pid}.new && mv {pid}.new {pid}; exec sleep 1000")
+    slurm, processes = SlurmQueue(), list[psutil.Process]()
+    for _ in range(2):
+        slurm.ask({"7"})
+        assert slurm.ended() == set()
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while not pid.exists():
+            assert time.monotonic() < deadline
+        processes.append(psutil.Process(int(pid.read_text())))
+        pid.unlink()
+    slurm.close()
+    assert not any(process.is_running() for process in processes)
+
+
+def test_a_command_that_cannot_be_run_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    slurm = SlurmQueue()
+    slurm.ask({"7"})
+    assert slurm.ended() == set()

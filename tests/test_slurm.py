@@ -13,7 +13,7 @@ from corpora import files_of, jsonl_corpus, write_audio, write_lines
 from slurm import NODES, Slurm, running_slurm
 from uttershard.writers import StatsSettings, collect_stats, index_tars, pack
 from uttershard.writers.cluster import ClusterSettings
-from uttershard.writers.cluster.jobs import ended_in_slurm
+from uttershard.writers.cluster.jobs import SlurmQueue
 
 SHARDS = 12
 SETTINGS: dict[str, Any] = {"codec": "opus", "shards": SHARDS}
@@ -140,11 +140,16 @@ def test_a_node_drained_and_its_job_cancelled(slurm: Slurm, start: Start, local:
     assert files_of(tmp_path / "out") == files_of(local)
 
 
-def ended_in_slurm_of(slurm: Slurm, *jobs: str) -> set[str]:
+def ended_in_slurm(slurm: Slurm, *jobs: str) -> set[str]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in slurm.environment.items():
             patch.setenv(name, value)
-        return ended_in_slurm(jobs)
+        queue = SlurmQueue()
+        queue.ask(jobs)
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not (ended := queue.ended()):
+        assert time.monotonic() < deadline
+    return ended
 
 
 def test_a_job_requeued(slurm: Slurm, start: Start, local: Path, tmp_path: Path) -> None:
@@ -162,7 +167,7 @@ def test_all_jobs_cancelled_are_replaced(slurm: Slurm, start: Start, local: Path
     before = slurm.wait_for_jobs(1)
     slurm.call("scancel", *before)
     packing.finish()
-    assert ended_in_slurm_of(slurm, *before, "1000000") == set(before)
+    assert ended_in_slurm(slurm, *before, "1000000") == set(before)
     assert files_of(tmp_path / "out") == files_of(local)
 
 

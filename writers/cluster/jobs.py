@@ -5,9 +5,10 @@ job's, nor one that ends before its worker came: on a node in bad order, or by s
 """
 
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from collections.abc import Collection
+from typing import IO, Any, ClassVar
 
 from distributed import Status
 
@@ -17,7 +18,6 @@ _LOOK_SECONDS = 5.0
 _ASK_SECONDS = 30.0
 """How often the queue is asked about jobs whose workers have not come: they may wait in it for days."""
 
-_ANSWER_SECONDS = 30.0
 _ENDED = frozenset(
     ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT")
 )
@@ -47,15 +47,13 @@ class JobWatch:
     Args:
         cluster: Of dask-jobqueue, with `adapt`.
         progress: Told of jobs that ended before their workers came: in an environment without Dask, all of them do.
-        ended: Says which of some jobs have ended, by their ids; None where the batch system can't be asked.
+        queue: Says which jobs have ended; None where the batch system can't be asked.
     """
 
-    def __init__(
-        self, cluster: Any, progress: Progress, ended: Callable[[Iterable[str]], set[str]] | None = None
-    ) -> None:
+    def __init__(self, cluster: Any, progress: Progress, queue: "SlurmQueue | None" = None) -> None:
         self._cluster = cluster
         self._progress = progress
-        self._ended = ended
+        self._queue = queue
         self._looked = self._asked = time.monotonic()
         self._came: set[str] = set()
         self._missed: set[str] = set()
@@ -75,13 +73,15 @@ class JobWatch:
         # Twice in a row: a worker that died may be started again where it was.
         gone = absent & self._came & self._missed
         self._missed = absent & self._came
-        if waiting and self._ended is not None and now - self._asked >= _ASK_SECONDS:
-            self._asked = now
-            early = self._ended(waiting)
+        if self._queue is not None:
+            early = self._queue.ended() & waiting
             if early:
                 jobs_that = f"jobs that ended before their workers came: {', '.join(sorted(early))}"
                 self._progress.note(f"{jobs_that}. Others are submitted; the output of these says why")
             gone |= early
+            if waiting - early and now - self._asked >= _ASK_SECONDS:
+                self._asked = now
+                self._queue.ask(waiting - early)
         if gone:
             self._cluster.loop.add_callback(_drop, self._cluster, {job: jobs[job] for job in gone})
 
@@ -98,12 +98,40 @@ async def _drop(cluster: Any, gone: dict[str, str]) -> None:
             await job.close()
 
 
-def ended_in_slurm(jobs: Iterable[str]) -> set[str]:
-    """Return which jobs SLURM says have ended; it remembers them for some minutes, and may not know all."""
-    command = ["squeue", "--noheader", "--states=all", "--format=%i %T", f"--jobs={','.join(sorted(jobs))}"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return set()  # a controller that restarts: ask again later
-    states = (line.split() for line in answer.stdout.splitlines())
-    return {state[0] for state in states if len(state) == 2 and state[1] in _ENDED}
+class SlurmQueue:
+    """Asks SLURM which jobs have ended; nobody waits for the answer, since its controller may take minutes."""
+
+    def __init__(self) -> None:
+        self._asked: tuple[subprocess.Popen[bytes], IO[bytes]] | None = None
+
+    def ask(self, jobs: Collection[str]) -> None:
+        """Ask about some jobs, by their ids; an earlier question that is not answered yet is given up."""
+        self.close()
+        command = ["squeue", "--noheader", "--states=all", "--format=%i %T", f"--jobs={','.join(sorted(jobs))}"]
+        answer = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=answer, stderr=subprocess.DEVNULL)
+        except OSError:
+            answer.close()
+            return  # a machine that is out of processes or memory: ask again later
+        self._asked = process, answer
+
+    def ended(self) -> set[str]:
+        """Return the jobs that have ended, if there is an answer that was not looked at; SLURM may not know all."""
+        if self._asked is None or self._asked[0].poll() is None:
+            return set()
+        _, answer = self._asked
+        answer.seek(0)
+        states = (line.split() for line in answer.read().decode().splitlines())
+        ended = {state[0] for state in states if len(state) == 2 and state[1] in _ENDED}
+        self.close()
+        return ended
+
+    def close(self) -> None:
+        """Give up what was asked."""
+        if self._asked is not None:
+            process, answer = self._asked
+            self._asked = None
+            process.kill()
+            process.wait()
+            answer.close()

@@ -18,7 +18,7 @@ from distributed import Client
 from uttershard.pipeline.errors import ConfigError, StorageError
 
 from ..progress import Progress
-from .jobs import JobWatch, ended_in_slurm, noting_failures
+from .jobs import JobWatch, SlurmQueue, noting_failures
 from .present import present_workers
 from .settings import JOB_QUEUES, ClusterSettings, cluster_class
 from .steady_clock import use_steady_clock
@@ -68,10 +68,10 @@ def start_cluster(settings: ClusterSettings, retries: int, progress: Progress) -
         _silent_client(),
         _launched(settings) as cluster,
         _connected(cluster, settings) as client,
+        _replacement(cluster, settings, progress) as replace_lost,
     ):
         if settings.dashboard:
             progress.note(f"dashboard: {client.dashboard_link}")
-        replace_lost = _replacement(cluster, settings, progress)
         stock = None  # local workers are this very interpreter
         if settings.env != "local":
             _wait_for_worker(client, cluster, settings, progress, replace_lost)
@@ -181,18 +181,23 @@ def _local(settings: ClusterSettings) -> Any:
     return cluster_class("local")(**{**options, **settings.options})
 
 
-def _replacement(cluster: Any, settings: ClusterSettings, progress: Progress) -> _Replace:
-    """Return what brings a cluster back to its number of workers, where nobody else does."""
-    if settings.env in JOB_QUEUES:
-        return JobWatch(cluster, progress, ended_in_slurm if settings.env == "slurm" else None)
-    if settings.env == "ssh":
+@contextlib.contextmanager
+def _replacement(cluster: Any, settings: ClusterSettings, progress: Progress) -> Iterator[_Replace]:
+    """Yield what brings a cluster back to its number of workers, where nobody else does."""
+    if settings.env == "slurm":
+        with contextlib.closing(SlurmQueue()) as queue:
+            yield JobWatch(cluster, progress, queue)
+    elif settings.env in JOB_QUEUES:
+        yield JobWatch(cluster, progress)
+    elif settings.env == "ssh":
         from .ssh import SshWatch
 
-        return SshWatch(cluster, progress)
-    if settings.env != "local":
-        return None
-    # A nanny starts its worker again when it dies, but gives up for good on one that dies as it starts.
-    return partial(cluster.scale, len(cluster.worker_spec))
+        yield SshWatch(cluster, progress)
+    elif settings.env == "local":
+        # A nanny starts its worker again when it dies, but gives up for good on one that dies as it starts.
+        yield partial(cluster.scale, len(cluster.worker_spec))
+    else:
+        yield None
 
 
 def _job_queue(settings: ClusterSettings) -> Any:
