@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from free_ports import free_ports
 from uttershard.pipeline import Batch
 from uttershard.scripts.train_ctc import Recipe, train
 
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 400
 
 
 @dataclass(frozen=True)
@@ -87,13 +88,30 @@ class Ranks:
 
 
 def start_training(
-    world_size: int, dataset: Path, folder: Path, *, fail: tuple[int, int] | None = None, **settings: Any
+    world_size: int,
+    dataset: Path,
+    folder: Path,
+    *,
+    fail: tuple[int, int] | None = None,
+    hold: int | None = None,
+    **settings: Any,
 ) -> Ranks:
-    """Start a run, or go on with it; `fail` is a rank and the step after which it raises."""
+    """Start a run, or go on with it.
+
+    Args:
+        world_size: How many ranks.
+        dataset: What they train on.
+        folder: Of the run.
+        fail: A rank and the step after which it raises.
+        hold: The step after which all wait to be killed.
+        **settings: Of the loader.
+    """
     folder.mkdir(exist_ok=True)
     for log in folder.glob("rank-*.jsonl"):
         log.unlink()
-    what = json.dumps({"dataset": str(dataset), "folder": str(folder), "fail": fail, "settings": settings})
+    what = json.dumps(
+        {"dataset": str(dataset), "folder": str(folder), "fail": fail, "hold": hold, "settings": settings}
+    )
     return Ranks(world_size, [__file__, what])
 
 
@@ -125,6 +143,8 @@ def main(what: dict[str, Any]) -> None:
         file.flush()
         if what["fail"] == [rank, steps]:
             raise RuntimeError("a bug of the trainer")
+        if steps == what["hold"]:
+            signal.pause()
 
     settings = {"batch_bins": 600, "max_seconds": 3.0, "num_workers": 0} | what["settings"]
     recipe = Recipe(epochs=settings.pop("epochs", 2), save_every=2, log_every=1)

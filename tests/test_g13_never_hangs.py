@@ -23,18 +23,11 @@ from uttershard.pipeline.loader.settings import Workers
 from uttershard.pipeline.reading.buffers import BufferPool
 from uttershard.pipeline.storage.base import Spans
 from uttershard.pipeline.storage.local import LocalTars
+from worker_processes import still_alive, workers_of
 
 FORKED: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
+LIMIT_SECONDS = 120
 HANDS: tuple[dict[str, Any], ...] = ({"threads": 2}, FORKED, {**FORKED, "persistent_workers": True})
-
-
-def workers_of(process: psutil.Process) -> list[psutil.Process]:
-    """Decoder processes; multiprocessing's own helpers stay for the life of a process."""
-    return [
-        child
-        for child in process.children(recursive=True)
-        if not any(helper in " ".join(child.cmdline()) for helper in ("resource_tracker", "forkserver"))
-    ]
 
 
 def shared_memory() -> set[str]:
@@ -50,7 +43,7 @@ def nothing_left() -> Iterator[None]:
     children, names, threads = set(workers_of(me)), shared_memory(), threading.active_count()
     yield
     gc.collect()
-    assert set(workers_of(me)) <= children
+    assert not still_alive(set(workers_of(me)) - children)
     assert shared_memory() <= names
     assert not [file.path for file in me.open_files() if file.path.endswith((".tar", ".parquet"))]
     assert threading.active_count() <= threads
@@ -108,7 +101,7 @@ def test_a_worker_killed_between_epochs_is_replaced(flac: Packed, expected: list
     try:
         for worker in workers:
             worker.kill()
-        psutil.wait_procs(workers, timeout=30)
+        still_alive(workers)
     except RuntimeError:  # torch's, raised where the signal found us
         pass
     loader.set_epoch(1)
@@ -271,7 +264,7 @@ def test_dropping_does_not_wait_for_the_garbage_collector(flac: Packed, hands: d
         del batches
         assert threading.active_count() <= threads or "num_workers" in hands
         del loader
-        assert set(workers_of(psutil.Process())) <= before
+        assert not still_alive(set(workers_of(psutil.Process())) - before)
     finally:
         gc.enable()
 
@@ -295,7 +288,7 @@ def test_an_error_keeps_no_worker(flac: Packed, monkeypatch: pytest.MonkeyPatch)
     try:
         with contextlib.suppress(StorageError):
             list(flac.loader(**FORKED))
-        assert set(workers_of(psutil.Process())) <= before
+        assert not still_alive(set(workers_of(psutil.Process())) - before)
     finally:
         gc.enable()
 
@@ -347,14 +340,13 @@ def test_control_c_ends_the_trainer_and_its_workers(flac: Packed, hands: dict[st
     process.stdout.readline()
     family = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode != 0
     assert "KeyboardInterrupt" in errors
-    _, alive = psutil.wait_procs(family, timeout=30)
-    assert not alive
+    assert not still_alive(family)
 
 
-@pytest.mark.timeout(300, method="thread")  # the other method uses the timer that this test does
+@pytest.mark.timeout(600, method="thread")  # the other method uses the timer that this test does
 def test_no_control_c_is_lost_while_a_batch_is_let_go() -> None:
     # An exception raised inside Python code that the garbage collector calls is printed and dropped.
     def stop(*_: object) -> None:
@@ -376,7 +368,7 @@ def test_no_control_c_is_lost_while_a_batch_is_let_go() -> None:
 @pytest.mark.parametrize("hands", [HANDS[0], HANDS[2]], ids=str)
 def test_a_trainer_that_ends_in_mid_epoch_ends(flac: Packed, hands: dict[str, Any]) -> None:
     process = start(flac, LEAVE, hands)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=LIMIT_SECONDS)
     assert (process.returncode, output) == (0, "left\n"), errors
 
 
@@ -386,9 +378,8 @@ def test_a_trainer_that_is_killed_takes_its_workers_along(flac: Packed) -> None:
     process.stdout.readline()
     family = psutil.Process(process.pid).children(recursive=True)
     process.kill()
-    process.communicate(timeout=60)
-    _, alive = psutil.wait_procs(family, timeout=30)
-    assert not alive
+    process.communicate(timeout=LIMIT_SECONDS)
+    assert not still_alive(family)
 
 
 # A logical shard without utterances, and other odd plans, through the loader

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from alone import alone
 from packed import Packed
 from torch.utils.data import DataLoader
 from uttershard.pipeline import Batch, ShardLoader
+from worker_processes import workers_of
 
 Batches = ShardLoader | DataLoader[Batch]
 
@@ -31,15 +33,15 @@ class Held:
     files: list[int]
     shared_memory: int
     threads: int
-    processes: set[psutil.Process]
+    workers: list[int]
     private_bytes: list[int]
 
 
-def held(others: set[psutil.Process]) -> Held:
-    """Count what this process and its workers hold; `others` are children that are none."""
+def held() -> Held:
+    """Count what this process and its workers hold."""
     gc.collect()
     me = psutil.Process()
-    workers = sorted(set(me.children(recursive=True)) - others, key=lambda process: process.pid)
+    workers = sorted(workers_of(me), key=lambda process: process.pid)
     family = [me, *workers]
     # torch takes the name of a segment away at once, so that what is leaked shows as mapped only.
     maps = Path("/proc/self/maps").read_text("utf-8").splitlines()
@@ -47,9 +49,12 @@ def held(others: set[psutil.Process]) -> Held:
         files=[process.num_fds() for process in family],
         shared_memory=sum("/dev/shm/" in line for line in maps),
         threads=threading.active_count(),
-        processes=set(workers),
+        workers=[process.pid for process in workers],
         private_bytes=[process.memory_full_info().uss for process in family],
     )
+
+
+Run = Callable[[Packed, dict[str, Any]], list[Held]]
 
 
 class BugError(Exception):
@@ -93,19 +98,12 @@ def not_begun(loader: Batches) -> None:
 WAYS: tuple[Callable[[Batches], None], ...] = (whole, stopped_early, failed, interrupted, not_begun)
 
 
-@pytest.fixture
-def others() -> Iterator[set[psutil.Process]]:
-    """Children from before; none is added by the test."""
-    gc.collect()
-    before = set(psutil.Process().children(recursive=True))
-    yield before
-    gc.collect()
-    left = set(psutil.Process().children(recursive=True)) - before
-    assert not [process for process in left if "resource_tracker" not in " ".join(process.cmdline())]
+def run_to_the_end(run: Run, flac: Packed, hands: dict[str, Any]) -> list[Held]:
+    """Return also what is held when all that it made has been dropped."""
+    return [*run(flac, hands), held()]
 
 
-@pytest.mark.parametrize("hands", [{"threads": 2}, PERSISTENT], ids=["threads", "persistent"])
-def test_a_hundred_epochs_of_one_loader(flac: Packed, others: set[psutil.Process], hands: dict[str, Any]) -> None:
+def run_one_loader(flac: Packed, hands: dict[str, Any]) -> list[Held]:
     loader = flac.loader(**hands)
 
     def train(first: int, last: int) -> Held:
@@ -114,17 +112,20 @@ def test_a_hundred_epochs_of_one_loader(flac: Packed, others: set[psutil.Process
             WAYS[epoch % len(WAYS)](loader)
         loader.set_epoch(last)
         whole(loader)
-        return held(others)
+        return held()
 
-    early, late = train(0, 20), train(20, 120)
-    assert len(early.processes) == hands.get("num_workers", 0)
+    return [train(0, 20), train(20, 120)]
+
+
+@pytest.mark.parametrize("hands", [{"threads": 2}, PERSISTENT], ids=["threads", "persistent"])
+def test_a_hundred_epochs_of_one_loader(flac: Packed, hands: dict[str, Any]) -> None:
+    early, late, end = alone(run_to_the_end, run_one_loader, flac, hands)
+    assert len(early.workers) == hands.get("num_workers", 0)
     _assert_flat(early, late)
+    assert not end.workers
 
 
-@pytest.mark.parametrize("hands", [{}, PERSISTENT], ids=["here", "persistent"])
-def test_a_hundred_epochs_of_a_dataloader_of_ones_own(
-    flac: Packed, others: set[psutil.Process], hands: dict[str, Any]
-) -> None:
+def run_a_dataloader(flac: Packed, hands: dict[str, Any]) -> list[Held]:
     loader = flac.loader()
     data: DataLoader[Batch] = DataLoader(loader.dataset, batch_size=None, **hands)
 
@@ -134,32 +135,41 @@ def test_a_hundred_epochs_of_a_dataloader_of_ones_own(
             WAYS[epoch % len(WAYS)](data)
         loader.set_epoch(last)
         whole(data)
-        return held(others)
+        return held()
 
-    early, late = train(0, 20), train(20, 120)
-    assert len(early.processes) == hands.get("num_workers", 0)
+    return [train(0, 20), train(20, 120)]
+
+
+@pytest.mark.parametrize("hands", [{}, PERSISTENT], ids=["here", "persistent"])
+def test_a_hundred_epochs_of_a_dataloader_of_ones_own(flac: Packed, hands: dict[str, Any]) -> None:
+    early, late, end = alone(run_to_the_end, run_a_dataloader, flac, hands)
+    assert len(early.workers) == hands.get("num_workers", 0)
     _assert_flat(early, late)
+    assert not end.workers
 
 
-@pytest.mark.parametrize("hands", [{"threads": 2}, FORKED, PERSISTENT], ids=["threads", "forked", "persistent"])
-def test_a_loader_for_each_epoch(flac: Packed, others: set[psutil.Process], hands: dict[str, Any]) -> None:
-    """As in a search over settings, or where validation makes its loader anew."""
-
+def run_many_loaders(flac: Packed, hands: dict[str, Any]) -> list[Held]:
     def train(first: int, last: int) -> Held:
         for epoch in range(first, last):
             loader = flac.loader(**hands)
             loader.set_epoch(epoch)
             WAYS[epoch % len(WAYS)](loader)
             del loader
-        return held(others)
+        return held()
 
-    early, late = train(0, 10), train(10, 40)
-    assert not early.processes
+    return [train(0, 10), train(10, 40)]
+
+
+@pytest.mark.parametrize("hands", [{"threads": 2}, FORKED, PERSISTENT], ids=["threads", "forked", "persistent"])
+def test_a_loader_for_each_epoch(flac: Packed, hands: dict[str, Any]) -> None:
+    """As in a search over settings, or where validation makes its loader anew."""
+    early, late = alone(run_many_loaders, flac, hands)
+    assert not early.workers
     _assert_flat(early, late)
 
 
 def _assert_flat(early: Held, late: Held) -> None:
-    assert late.processes == early.processes
+    assert late.workers == early.workers
     assert late.files == early.files
     assert late.shared_memory == early.shared_memory
     assert late.threads == early.threads
