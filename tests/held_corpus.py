@@ -14,7 +14,7 @@ exec cat "$1"
 
 
 def held_corpus(folder: Path, utterances: int, seconds: float, ending: str = "flac") -> Path:
-    """Write files of growing length and a Kaldi directory of them, one of which is a command.
+    """Write files of growing length and a Kaldi directory of them, the last of which is a command.
 
     Where the variable HOLD names the target, the command waits once there is a plan, until a file `<target>.open` is
     there: one worker stands still in the middle of a shard, the others go on with all other shards. Pack it with
@@ -25,7 +25,7 @@ def held_corpus(folder: Path, utterances: int, seconds: float, ending: str = "fl
     for number in range(utterances):
         name = f"utt{number:03d}"
         audio = write_audio(folder / "audio" / f"{name}.{ending}", seconds * (1 + number / utterances), seed=number)
-        entries.append((name, str(audio) if number else f"exec sh {script} {audio} |"))
+        entries.append((name, str(audio) if number + 1 < utterances else f"exec sh {script} {audio} |"))
     script.write_text(_COMMAND)
     corpus = folder / "kaldi"
     corpus.mkdir()

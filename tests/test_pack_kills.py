@@ -21,6 +21,7 @@ import typer
 from corpora import files_of, jsonl_corpus, read_errors
 from dask_processes import DaskProcesses, dask_processes
 from distributed import LocalCluster
+from held_corpus import held_corpus
 from uttershard.pipeline.dataset.manifest import ShardEntry
 from uttershard.pipeline.errors import ConfigError, DataError, StorageError
 from uttershard.scripts.cli.cluster import stoppable
@@ -51,8 +52,28 @@ def undisturbed(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     return files_of(target)
 
 
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, as a corpus that can be held."""
+    return held_corpus(tmp_path_factory.mktemp("held"), 36, seconds=3.0)
+
+
+@pytest.fixture(scope="module")
+def held_undisturbed(held: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    target = tmp_path_factory.mktemp("held-undisturbed") / "out"
+    pack(held, target, workers=2, allow_pipes=True, **SETTINGS)
+    return files_of(target)
+
+
 @pytest.fixture
-def dask(tmp_path: Path) -> Iterator[DaskProcesses]:
+def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Hold the job that packs to `out`, until this file is there."""
+    monkeypatch.setenv("HOLD", str(tmp_path / "out"))
+    return tmp_path / "out.open"
+
+
+@pytest.fixture
+def dask(hold: Path, tmp_path: Path) -> Iterator[DaskProcesses]:
     with dask_processes(tmp_path, 2) as processes:
         yield processes
 
@@ -66,7 +87,7 @@ def start_client(corpus: Path, target: Path, address: str) -> "subprocess.Popen[
         "--cluster",
         address,
     ]
-    command += ["--codec", "opus", "--shards", str(SHARDS)]
+    command += ["--codec", "opus", "--shards", str(SHARDS), "--allow-pipes"]
     environment = {**os.environ, "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -77,21 +98,23 @@ def count_done(target: Path) -> int:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_killed_again_and_again(
-    corpus: Path, undisturbed: dict[str, bytes], dask: DaskProcesses, tmp_path: Path, seed: int
+    held: Path, held_undisturbed: dict[str, bytes], dask: DaskProcesses, hold: Path, tmp_path: Path, seed: int
 ) -> None:
     """Workers, the scheduler and the client are killed by turns; whoever is dead is started again, until it is done."""
     chance, target, killed = random.Random(seed), tmp_path / "out", []
     deadline = time.monotonic() + LIMIT_SECONDS
-    client = start_client(corpus, target, dask.address)
+    client = start_client(held, target, dask.address)
     victims = ["worker", "client", "scheduler", "worker"]
     chance.shuffle(victims)
     finished = 0
     while client.poll() is None or client.returncode != 0:
         assert time.monotonic() < deadline, dask.log()
         if client.poll() is not None:
-            client = start_client(corpus, target, dask.address)
+            client = start_client(held, target, dask.address)
         done = count_done(target)
-        if victims and done > finished and not (target / "dataset.json").exists():
+        if not victims:
+            hold.touch()
+        elif done > finished:
             finished = done
             killed.append(victims.pop())
             if killed[-1] == "worker":
@@ -114,8 +137,8 @@ def test_killed_again_and_again(
                 dask.start_worker()
         time.sleep(0.01)
     client.communicate()
-    assert len(killed) >= 3, "it was over before it could be disturbed"
-    assert files_of(target) == undisturbed
+    assert len(killed) == 4
+    assert files_of(target) == held_undisturbed
 
 
 @pytest.mark.parametrize(
@@ -127,11 +150,16 @@ def test_killed_again_and_again(
     ids=["ctrl-c", "sigterm"],
 )
 def test_ctrl_c_once(
-    send: Callable[[int], None], status: int, corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path
+    send: Callable[[int], None],
+    status: int,
+    held: Path,
+    held_undisturbed: dict[str, bytes],
+    hold: Path,
+    tmp_path: Path,
 ) -> None:
     target = tmp_path / "out"
-    command = [str(Path(sys.executable).with_name("uttershard")), "pack", str(corpus), str(target), "--workers", "2"]
-    command += ["--codec", "opus", "--shards", str(SHARDS)]
+    command = [str(Path(sys.executable).with_name("uttershard")), "pack", str(held), str(target), "--workers", "2"]
+    command += ["--codec", "opus", "--shards", str(SHARDS), "--allow-pipes"]
     client = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -148,9 +176,10 @@ def test_ctrl_c_once(
     kept = count_done(target)
     assert 1 <= kept < SHARDS
     assert not list((target / ".uttershard" / "tmp").iterdir())
-    summary = pack(corpus, target, workers=2, **SETTINGS)
+    hold.touch()
+    summary = pack(held, target, workers=2, allow_pipes=True, **SETTINGS)
     assert kept <= summary.kept_shards < SHARDS
-    assert files_of(target) == undisturbed
+    assert files_of(target) == held_undisturbed
 
 
 def test_ctrl_c_while_workers_start(corpus: Path, undisturbed: dict[str, bytes], tmp_path: Path) -> None:
@@ -357,7 +386,8 @@ def test_refusals_that_ended_a_run_are_tried_again(
     assert {name: data for name, data in files_of(tmp_path / "out").items() if name != "errors.jsonl"} == undisturbed
 
 
-def test_a_worker_lost_for_good_and_no_other(corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("hold")
+def test_a_worker_lost_for_good_and_no_other(held: Path, tmp_path: Path) -> None:
     with dask_processes(tmp_path, 1) as dask:
 
         def kill_soon() -> None:
@@ -370,7 +400,7 @@ def test_a_worker_lost_for_good_and_no_other(corpus: Path, tmp_path: Path) -> No
         killer.start()
         settings = ClusterSettings(dask.address, start_seconds=3)
         with pytest.raises(StorageError, match=r"there has been no worker for|workers died over it"):
-            pack(corpus, tmp_path / "out", cluster=settings, **SETTINGS)
+            pack(held, tmp_path / "out", cluster=settings, allow_pipes=True, **SETTINGS)
         killer.join()
     assert count_done(tmp_path / "out") >= 1
 
@@ -378,10 +408,10 @@ def test_a_worker_lost_for_good_and_no_other(corpus: Path, tmp_path: Path) -> No
 def foreign_holder(path: Path, beats: bool) -> "subprocess.Popen[bytes]":
     """Hold a lock as a process on another host would, whose kernel shares no locks with this one."""
     code = (
-        "import sys, time\n"
-        "count = 0\n"
+        "import os, sys, time\n"
+        "count, file = 0, os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)\n"
         "while True:\n"
-        "    open(sys.argv[1], 'w').write(f'host elsewhere pid 77 beat {count:012d}\\n')\n"
+        "    os.pwrite(file, f'host elsewhere pid 77 beat {count:012d}\\n'.encode(), 0)\n"
         f"    count += {int(beats)}\n"
         "    print(count, flush=True)\n"
         "    time.sleep(0.1)\n"
