@@ -94,6 +94,13 @@ class Slurm:
             assert time.monotonic() < deadline, f"{len(jobs)} of {count} jobs: {self.call('squeue')}\n{self.logs()}"
             time.sleep(0.1)
 
+    def wait_for_no_jobs(self) -> None:
+        """Wait until all have ended."""
+        deadline = time.monotonic() + _SECONDS
+        while self.jobs():
+            assert time.monotonic() < deadline, f"jobs outlive the run: {self.call('squeue')}"
+            time.sleep(0.1)
+
     def logs(self) -> str:
         """Return the ends of the daemons' logs."""
         return "\n".join(f"{path.name}:\n{path.read_text()[-1500:]}" for path in sorted(self.folder.glob("*.log")))

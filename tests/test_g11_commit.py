@@ -23,7 +23,7 @@ from uttershard.writers.job import JobFolder, lock
 
 SHARDS = 12
 SETTINGS: dict[str, Any] = {"codec": "opus", "shards": SHARDS, "workers": 2, "allow_pipes": True}
-LIMIT_SECONDS = 90
+LIMIT_SECONDS = 240
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,8 @@ class Packing:
         workers = self.workers()
         self.process.send_signal(signal.SIGKILL)
         last_words = self.finish()
-        assert self.process.returncode == -signal.SIGKILL, last_words
+        # It may have come to its end just before, where it is not held.
+        assert self.process.returncode in (-signal.SIGKILL, 0), last_words
         _, alive = psutil.wait_procs(workers, timeout=LIMIT_SECONDS)
         assert not alive, "workers outlive the process that started them"
 

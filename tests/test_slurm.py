@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpora import files_of, jsonl_corpus, write_audio, write_lines
+from corpora import files_of, write_audio, write_lines
+from held_corpus import held_corpus
 from slurm import NODES, Slurm, running_slurm
 from uttershard.writers import StatsSettings, collect_stats, index_tars, pack
 from uttershard.writers.cluster import ClusterSettings
 from uttershard.writers.cluster.jobs import SlurmQueue
 
 SHARDS = 12
-SETTINGS: dict[str, Any] = {"codec": "opus", "shards": SHARDS}
-"""Encoding takes long enough that a job can be lost in the midst of it."""
+SETTINGS: dict[str, Any] = {"codec": "opus", "shards": SHARDS, "allow_pipes": True}
 
 LIMIT_SECONDS = 240
 
@@ -30,7 +30,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return jsonl_corpus(tmp_path_factory.mktemp("corpus"), 36, seconds=3.0, speaker="anna")
+    return held_corpus(tmp_path_factory.mktemp("corpus"), 36, seconds=3.0)
 
 
 @pytest.fixture(scope="module")
@@ -59,19 +59,21 @@ def _options(slurm: Slurm) -> dict[str, Any]:
 
 
 class Packing:
-    """`uttershard pack` in a process of its own."""
+    """`uttershard pack` in a process of its own, which does not end before it is released."""
 
-    def __init__(
-        self, slurm: Slurm, corpus: Path, target: Path, *flags: str, codec: str = "opus", **options: Any
-    ) -> None:
-        self.done = target / ".uttershard" / "done"
+    def __init__(self, slurm: Slurm, corpus: Path, target: Path, *, codec: str = "opus", **options: Any) -> None:
+        self.target, self.done = target, target / ".uttershard" / "done"
         config = target.with_suffix(".yaml")
         block = {"env": "slurm", "n_workers": 2, "options": {**_options(slurm), **options}}
         config.write_text(json.dumps({"parallel": block}))  # JSON is YAML
         command = [str(Path(sys.executable).with_name("uttershard")), "pack", str(corpus), str(target)]
-        command += ["--codec", codec, "--shards", str(SHARDS), "--cluster-config", str(config), *flags]
+        command += ["--codec", codec, "--shards", str(SHARDS), "--cluster-config", str(config), "--allow-pipes"]
         self.process = subprocess.Popen(
-            command, env=slurm.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            env={**slurm.environment, "HOLD": str(target)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def wait_for_shards(self, count: int) -> None:
@@ -83,7 +85,8 @@ class Packing:
             time.sleep(0.01)
 
     def finish(self) -> str:
-        """Wait for the end, which must be a good one; return what was written to standard error."""
+        """Let it go on to the end, which must be a good one; return what was written to standard error."""
+        self.target.with_name(f"{self.target.name}.open").touch()
         _, errors = self.process.communicate(timeout=LIMIT_SECONDS)
         assert self.process.returncode == 0, errors
         return errors
@@ -122,7 +125,7 @@ def test_pack_index_and_stats(
     collect_stats(str(target), settings, out=str(tmp_path / "there"), cluster=cluster(slurm))
     collect_stats(str(target), settings, out=str(tmp_path / "here"), workers=1)
     assert files_of(tmp_path / "there") == files_of(tmp_path / "here")
-    assert not slurm.jobs(), "jobs outlive the run"
+    slurm.wait_for_no_jobs()
 
 
 def test_a_node_drained_and_its_job_cancelled(slurm: Slurm, start: Start, local: Path, tmp_path: Path) -> None:
@@ -172,16 +175,16 @@ def test_all_jobs_cancelled_are_replaced(slurm: Slurm, start: Start, local: Path
 
 
 def test_the_client_killed(slurm: Slurm, start: Start, local: Path, tmp_path: Path) -> None:
-    packing = start(tmp_path / "out")
+    target = tmp_path / "out"
+    packing = start(target)
     packing.wait_for_shards(1)
     packing.process.kill()
     packing.process.wait()
-    kept = {path.name: path.stat().st_mtime_ns for path in packing.done.glob("*.json")}
-    again = start(tmp_path / "out")
-    again.wait_for_shards(len(kept) + 1)
-    assert {name: (packing.done / name).stat().st_mtime_ns for name in kept} == kept, "finished shards are kept"
-    again.finish()
-    assert files_of(tmp_path / "out") == files_of(local)
+    tars = [target / f"shard-{path.stem}.tar" for path in packing.done.glob("*.json")]
+    kept = {tar: tar.stat().st_mtime_ns for tar in tars}
+    start(target).finish()
+    assert {tar: tar.stat().st_mtime_ns for tar in tars} == kept, "finished shards are kept"
+    assert files_of(target) == files_of(local)
 
 
 def test_walltime_reached(slurm: Slurm, tmp_path: Path) -> None:
@@ -192,7 +195,7 @@ def test_walltime_reached(slurm: Slurm, tmp_path: Path) -> None:
     seen.touch()
     pack(slow, tmp_path / "local", shards=SHARDS, allow_pipes=True, workers=1)
     seen.unlink()
-    packing = Packing(slurm, slow, tmp_path / "out", "--allow-pipes", codec="keep", walltime="00:01:00")
+    packing = Packing(slurm, slow, tmp_path / "out", codec="keep", walltime="00:01:00")
     packing.wait_for_shards(1)
     deadline = time.monotonic() + LIMIT_SECONDS
     while not slurm.jobs("TIMEOUT"):
