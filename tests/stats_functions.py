@@ -100,6 +100,36 @@ def characters(text: str) -> list[str]:
     return list(text)
 
 
+def text_itself(text: str) -> str:
+    """Return the text, of which each letter would count."""
+    return text
+
+
+def as_a_dict(text: str) -> dict[str, list[int]]:
+    """Return what a Hugging Face tokenizer returns when it is called."""
+    return {"input_ids": list(range(len(text))), "attention_mask": [1] * len(text)}
+
+
+def as_a_batch(text: str) -> NDArray[Any]:
+    """Return a batch of one."""
+    return np.zeros((1, len(text)), np.int64)
+
+
+class Letters:
+    """A tokenizer as Hugging Face has them: called it gives a dict, `encode` the tokens."""
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        """Return two lists by name."""
+        return as_a_dict(text)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens."""
+        return list(range(len(text)))
+
+
+letters = Letters()
+
+
 def syllables(text: str) -> list[str]:
     """Return a token for two characters."""
     return [text[begin : begin + 2] for begin in range(0, len(text), 2)]

@@ -426,11 +426,3 @@ def test_what_was_not_measured_has_no_files(dataset: Path, tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="without --features none"):
         stats.columns(["feature_frames"])
     assert stats.body["features"] == {"frames": 0, "dimensions": 0, "mean": [], "variance": []}
-
-
-def test_features_without_a_frame_have_no_sums(tmp_path: Path) -> None:
-    soundfile.write(tmp_path / "short.wav", noise(0.01), RATE)
-    pack(write_jsonl(tmp_path / "a.jsonl", [{"audio_filepath": "short.wav"}]), tmp_path / "data", cluster=HERE)
-    path = Path(collect_stats(tmp_path / "data", cluster=HERE).path)
-    assert {file.name for file in path.with_suffix("").iterdir()} == {"columns.parquet", "feats_shape"}
-    assert collect_stats(tmp_path / "data", cluster=HERE).already_complete

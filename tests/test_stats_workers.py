@@ -152,6 +152,22 @@ def test_a_shard_without_utterances(tmp_path: Path) -> None:
     assert stats.columns(["feature_frames"]).to_pydict() == {"feature_frames": [100]}
 
 
+def test_columns_that_hold_no_number(tmp_path: Path) -> None:
+    numbers = ("3.5", "NaN", "NaN", "Infinity")
+    for number, said in enumerate(numbers):
+        with tarfile.open(tmp_path / f"{number}.tar", "w") as tar:
+            write_audio(tmp_path / f"{number}.wav")
+            tar.add(tmp_path / f"{number}.wav", f"{number}.wav")
+            (tmp_path / f"{number}.json").write_text(f'{{"snr": {said}}}')
+            tar.add(tmp_path / f"{number}.json", f"{number}.json")
+    tars = [str(tmp_path / f"{number}.tar") for number in range(len(numbers))]
+    index_tars(tars, out=str(tmp_path / "data"), columns=("snr",), cluster=HERE)
+    made = collect_stats(tmp_path / "data", StatsSettings(features="none", columns=("snr",)), cluster=HERE)
+    counts = {row["value"]: row["utterances"] for row in made.stats.body["columns"]["snr"]}
+    assert counts == {3.5: 1, None: 2, "inf": 1}
+    assert "NaN" not in Path(made.path).read_text(), "which is no JSON"
+
+
 def test_the_command_prints_the_address_whole(
     flac: Packed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -250,3 +266,28 @@ def test_retries_that_are_none(flac: Packed, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="retries is -1"):
         collect_stats(flac.address, out=tmp_path, retries=-1)
     assert not files_of(tmp_path)
+
+
+def test_a_tokenizer_object_counts_as_in_the_loader(flac: Packed, tmp_path: Path) -> None:
+    counts = []
+    for tokenizer in ("letters", "characters"):
+        settings = StatsSettings(features="none", tokenizer=f"stats_functions:{tokenizer}")
+        counts.append(collect_stats(flac.address, settings, out=tmp_path, cluster=HERE).stats.body["tokens"])
+    assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "what"), [("text_itself", "str"), ("as_a_dict", "dict"), ("as_a_batch", r"ndarray of shape \(1, ")]
+)
+def test_lengths_that_are_none_of_tokens_are_refused(flac: Packed, tmp_path: Path, tokenizer: str, what: str) -> None:
+    settings = StatsSettings(features="none", tokenizer=f"stats_functions:{tokenizer}")
+    with pytest.raises(DataError, match=rf"utterance .*{tokenizer} returned {what}.*expected a list of tokens"):
+        collect_stats(flac.address, settings, out=tmp_path, cluster=HERE)
+
+
+def test_features_without_a_frame_have_no_sums(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "short.wav", noise(0.01), RATE)
+    pack(write_jsonl(tmp_path / "a.jsonl", [{"audio_filepath": "short.wav"}]), tmp_path / "data", cluster=HERE)
+    path = Path(collect_stats(tmp_path / "data", cluster=HERE).path)
+    assert {file.name for file in path.with_suffix("").iterdir()} == {"columns.parquet", "feats_shape"}
+    assert collect_stats(tmp_path / "data", cluster=HERE).already_complete

@@ -5,7 +5,7 @@ import inspect
 import io
 import platform
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from uttershard.pipeline.errors import ConfigError, DataError, StorageError, UttershardError
 from uttershard.pipeline.reading.convert import to_float32
+from uttershard.pipeline.reading.tokenizer import parse_tokenizer
 
 from ..cluster.tasks import ElsewhereError
 from .settings import StatsSettings, is_function, load_function
@@ -87,8 +88,9 @@ def token_function(settings: StatsSettings) -> TokenFunction | None:
     if settings.tokenizer is None:
         return None
     if is_function(settings.tokenizer):
-        own, name = load_function(settings.tokenizer), settings.tokenizer
-        return lambda text: _call(lambda: len(own(text)), name)
+        # As the loader takes it: of a Hugging Face tokenizer the method `encode`, since what a call gives is a dict.
+        own, name = parse_tokenizer(load_function(settings.tokenizer)), settings.tokenizer
+        return lambda text: _call(lambda: _count_tokens(own(text), name), name)
     try:
         import sentencepiece
     except ImportError as error:
@@ -162,6 +164,14 @@ def _folder_is_there(name: object) -> bool:
 def _told(name: str, error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     return f"{name} raised {type(error).__name__}: {error} ({frames[-1].filename}:{frames[-1].lineno})"
+
+
+def _count_tokens(tokens: Any, name: str) -> int:
+    """Return how many there are, and refuse what has a length that is none of tokens (letters, keys, rows)."""
+    if isinstance(tokens, str | bytes | Mapping) or getattr(tokens, "ndim", 1) != 1 or not hasattr(tokens, "__len__"):
+        shape = f" of shape {tokens.shape}" if hasattr(tokens, "shape") else ""
+        raise DataError(f"{name} returned {type(tokens).__name__}{shape}; expected a list of tokens")
+    return len(tokens)
 
 
 def _checked(features: Any, name: str) -> NDArray[Any]:

@@ -1,6 +1,7 @@
 """One task: measure one shard. Its columns go into a file, its sums into a record; the record last."""
 
 import json
+import math
 import platform
 from collections import Counter
 from dataclasses import dataclass, field
@@ -232,8 +233,18 @@ class _Measurer:
 def _hours(table: pa.Table, name: str) -> list[list[Any]]:
     """Count utterances and samples of each value, by rate: integers, so that sums are exact in any order."""
     grouped = table.group_by([name, "sample_rate"]).aggregate([("num_samples", "sum"), ([], "count_all")])
-    rows = [[row[name], row["sample_rate"], row["count_all"], row["num_samples_sum"]] for row in grouped.to_pylist()]
+    rows = [
+        [_json_value(row[name]), row["sample_rate"], row["count_all"], row["num_samples_sum"]]
+        for row in grouped.to_pylist()
+    ]
     return sorted(rows, key=lambda row: (json.dumps(row[0]), row[1]))
+
+
+def _json_value(value: Any) -> Any:
+    """Return a value of a column as JSON has it, which has no NaN and no infinity."""
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return None if math.isnan(value) else str(value)
 
 
 def _encode(record: ShardRecord, key: str) -> bytes:
