@@ -46,7 +46,7 @@ def test_a_worker_and_its_nanny_killed(
     settings: ClusterSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ssh_module, "_LOOK_SECONDS", 0.1)
-    monkeypatch.setattr("uttershard.writers.cluster.tasks._REPLACE_SECONDS", 0.1)
+    monkeypatch.setattr("uttershard.writers.cluster.tasks._LOOK_SECONDS", 0.1)
     corpus, target = jsonl_corpus(tmp_path / "corpus", 12, seconds=3.0), tmp_path / "out"
     pack(corpus, tmp_path / "expected", codec="opus", shards=4, cluster=ClusterSettings(options={"processes": False}))
     killed: list[int] = []

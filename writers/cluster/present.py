@@ -6,14 +6,18 @@ read between the two, all workers seem gone.
 
 from distributed import Client
 
+_ANSWER_SECONDS = 10.0
+
 
 def present_workers(client: Client, at_most: int = -1) -> list[str] | None:
-    """Return the addresses of workers, of all by default; None while the scheduler can't be asked."""
+    """Return the addresses of workers, of all by default; None while the scheduler does not answer."""
     scheduler = client.scheduler
     if client.status != "running" or scheduler is None:
         return None
     try:
-        answer = client.sync(scheduler.identity, n_workers=at_most)  # type: ignore[no-untyped-call]
+        answer = client.sync(  # type: ignore[no-untyped-call]
+            scheduler.identity, n_workers=at_most, callback_timeout=_ANSWER_SECONDS
+        )
     except OSError:
         return None
     return list(answer["workers"])

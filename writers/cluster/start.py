@@ -22,7 +22,7 @@ from .jobs import JobWatch, SlurmQueue, noting_failures
 from .present import present_workers
 from .settings import JOB_QUEUES, ClusterSettings, cluster_class
 from .steady_clock import use_steady_clock
-from .tasks import IN_FLIGHT, Cluster
+from .tasks import IN_FLIGHT, Cluster, lost_scheduler
 from .workers import check_workers
 
 _DEFAULT_JOB_MEMORY = "2GB"
@@ -75,9 +75,11 @@ def start_cluster(settings: ClusterSettings, retries: int, progress: Progress) -
         stock = None  # local workers are this very interpreter
         if settings.env != "local":
             _wait_for_worker(client, cluster, settings, progress, replace_lost)
-            stock = check_workers(client)
-        window = _window(client, settings)
-        yield Cluster(client, window, retries, progress, settings.patience_seconds, replace_lost, stock)
+            try:
+                stock = check_workers(client)
+            except OSError as error:
+                raise lost_scheduler() from error
+        yield Cluster(client, _window(settings), retries, progress, settings.patience_seconds, replace_lost, stock)
 
 
 @contextlib.contextmanager
@@ -144,13 +146,15 @@ def _why(error: BaseException) -> str:
 @contextlib.contextmanager
 def _silent_client() -> Iterator[None]:
     """Keep Dask's client from logging that it lost the scheduler: it is told by an error, without thirty lines."""
-    log = logging.getLogger("distributed.client")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
+    levels = {"distributed.client": logging.CRITICAL, "distributed.batched": logging.WARNING}
+    before = {name: logging.getLogger(name).level for name in levels}
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
     try:
         yield
     finally:
-        log.setLevel(before)
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
 
 
 @contextlib.contextmanager
@@ -244,6 +248,8 @@ def _wait_for_worker(
     failures: Sequence[str] = getattr(getattr(cluster, "job_cls", None), "failures", ())
     deadline = time.monotonic() + settings.patience_seconds
     while not present_workers(client, at_most=1):
+        if client.status in ("closing", "closed"):
+            raise lost_scheduler()
         if failures:
             raise StorageError(f"a job could not be submitted: {failures[0].strip()}")
         if time.monotonic() > deadline:
@@ -254,8 +260,8 @@ def _wait_for_worker(
         time.sleep(_POLL_SECONDS)
 
 
-def _window(client: Client, settings: ClusterSettings) -> int:
-    if settings.is_address and settings.n_workers:
+def _window(settings: ClusterSettings) -> int | None:
+    if settings.is_address:
         # Nothing to start or stop: what can be honoured is how many of its workers are used at a time.
         return settings.n_workers
-    return (settings.n_workers or len(present_workers(client) or ()) or 1) * IN_FLIGHT
+    return None if settings.n_workers is None else settings.n_workers * IN_FLIGHT

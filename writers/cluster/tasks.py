@@ -8,6 +8,7 @@ What a task can meet, and what is done:
     given up     it failed `retries` times more: noted, the other tasks are finished, then all of them are reported
 """
 
+import contextlib
 import heapq
 import itertools
 import queue
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from distributed import Client, KilledWorker, get_worker
+from distributed.client import ClosedClientError
 from uttershard.pipeline.errors import AccessError, StorageError, UttershardError
 
 from ..commit import NoSpaceError
@@ -38,8 +40,10 @@ _POLL_SECONDS = 1.0
 _TOLD_SECONDS = 15.0
 """Without any worker: then it is said what a job waits for."""
 _TROUBLE_SECONDS = 60.0
-_REPLACE_SECONDS = 5.0
+_LOOK_SECONDS = 5.0
 _FETCH_SECONDS = 10.0
+"""For the result of a task, twice as long each time: it may be large, and the network slow."""
+
 _LOST = object()
 """In place of a result whose worker died before it was fetched: Dask makes it again, once there is a worker."""
 
@@ -83,6 +87,8 @@ class _Attempt(Generic[_Task]):
     failed_on: set[str] = field(default_factory=set)
     alone: bool = False
     """Whether it runs last and alone, since workers have died while they held it."""
+    fetches: int = 0
+    """How often its result did not come in time."""
 
 
 class Cluster:
@@ -90,7 +96,7 @@ class Cluster:
 
     Args:
         client: Connected to the scheduler.
-        window: Tasks in flight at a time.
+        window: Tasks in flight at a time; None: as many as give all workers their fill, also those that come later.
         retries: How often a task is tried again.
         progress: Told of each retry.
         patience_seconds: How long there may be no worker at all.
@@ -101,7 +107,7 @@ class Cluster:
     def __init__(
         self,
         client: Client,
-        window: int,
+        window: int | None,
         retries: int,
         progress: Progress,
         patience_seconds: float,
@@ -109,13 +115,15 @@ class Cluster:
         stock: Stock | None = None,
     ) -> None:
         self.client = client
-        self.window = window
+        self._window = window
         self.retries = retries
         self.progress = progress
         self.patience_seconds = patience_seconds
         self._replace_lost = replace_lost
         self._stock = tuple((stock or {}).items())
-        self._replaced = time.monotonic()
+        self._looked = time.monotonic()
+        self._workers = 1
+        self._hosts: set[str] = set()
         self._told = False
         self._told_trouble: float | None = None
 
@@ -140,32 +148,54 @@ class Cluster:
         yield from _Run(self, function, enumerate(tasks), name).results()
 
     def submit(self, function: Callable[..., Any], attempt: _Attempt[Any]) -> Any:
-        """Give a task to Dask; one that failed goes to workers on which it has not."""
+        """Give a task to Dask; one that failed goes to workers on which it has not.
+
+        Raises:
+            StorageError: The scheduler is gone.
+        """
         elsewhere: list[str] | None = None
         if attempt.failed_on:
             there = present_workers(self.client) or ()
             elsewhere = [address for address in there if address not in attempt.failed_on] or None
-        return self.client.submit(
-            _guarded,
-            function,
-            attempt.task,
-            self._stock,
-            pure=False,
-            workers=elsewhere,
-            allow_other_workers=elsewhere is not None,
-        )
+        try:
+            return self.client.submit(
+                _guarded,
+                function,
+                attempt.task,
+                self._stock,
+                pure=False,
+                workers=elsewhere,
+                allow_other_workers=elsewhere is not None,
+            )
+        except ClosedClientError as error:
+            raise lost_scheduler() from error
 
-    def replace_lost(self) -> None:
-        """Start workers in place of those that are gone, unless that was done just now."""
-        if self._replace_lost is not None and time.monotonic() - self._replaced > _REPLACE_SECONDS:
-            self._replace_lost()
-            self._replaced = time.monotonic()
+    @property
+    def window(self) -> int:
+        """How many tasks may be in flight."""
+        return self._window or self._workers * IN_FLIGHT
+
+    def look(self) -> list[str]:
+        """Look which workers are there, and keep in mind how many, and on which hosts; return their addresses."""
+        there = present_workers(self.client) or []
+        self._workers = len(there) or self._workers
+        self._hosts.update(_host(address) for address in there)
+        return there
+
+    def look_after_workers(self) -> None:
+        """Look, and start workers in place of those that are gone, unless that was done just now."""
+        if time.monotonic() - self._looked > _LOOK_SECONDS:
+            if self._replace_lost is not None:
+                self._replace_lost()
+            self.look()
+            self._looked = time.monotonic()
 
     def is_alone(self, failed_on: set[str]) -> bool:
-        """Whether there are workers, and all on the hosts of these."""
-        hosts = {_host(address) for address in failed_on}
-        there = present_workers(self.client) or ()
-        return bool(there) and all(_host(address) in hosts for address in there)
+        """Whether there are workers, and none was ever seen on other hosts than these are on.
+
+        One that is away may just be being started again.
+        """
+        return bool(self.look()) and self._hosts <= {_host(address) for address in failed_on}
 
     def tell_trouble(self, what: str) -> None:
         """Say what a task is tried again for: the first one at once, then one now and then."""
@@ -175,24 +205,28 @@ class Cluster:
             self.progress.note(what)
 
     def check_alive(self, since: float) -> float:
-        """Return since when (monotonic) there is no worker, or now if there is one.
+        """Return since when (monotonic) no worker is known to be there, or now if there is one.
 
         Raises:
             StorageError: Too long, or the scheduler is gone.
         """
         now = time.monotonic()
         if self.client.status in ("closed", "closing"):
-            raise _lost_scheduler()
-        if present_workers(self.client, at_most=1) != []:
+            raise lost_scheduler()
+        there = present_workers(self.client, at_most=1)
+        if there:
             self._told = False
             return now
+        silent = there is None
         if now - since > _TOLD_SECONDS and not self._told:
             self._told = True
-            self.progress.note(f"all workers are gone: waiting for others, for {self.patience_seconds:.0f} s at most")
+            what = "the scheduler does not answer: waiting" if silent else "all workers are gone: waiting for others"
+            self.progress.note(f"{what}, for {self.patience_seconds:.0f} s at most")
         if now - since > self.patience_seconds:
+            what = "the scheduler has not answered" if silent else "there has been no worker"
+            hint = "" if silent else "start workers and "
             raise StorageError(
-                f"there has been no worker for {now - since:.0f} s. What is finished is kept: "
-                "start workers and run the same command again"
+                f"{what} for {now - since:.0f} s. What is finished is kept: {hint}run the same command again"
             )
         return since
 
@@ -220,17 +254,19 @@ class _Run(Generic[_Task, _Result]):
     def results(self) -> Iterator[tuple[int, _Result]]:
         alive = time.monotonic()
         try:
+            self._cluster.look()
             self._fill()
             while self._in_flight or self._delayed or self._suspects:
-                self._cluster.replace_lost()
+                self._cluster.look_after_workers()
                 try:
                     future = self._done.get(timeout=self._wait_seconds())
                 except queue.Empty:
                     alive = self._cluster.check_alive(alive)
                 else:
                     attempt = self._in_flight.pop(future)
-                    result = _result(future)
+                    result = _result(future, _FETCH_SECONDS * 2**attempt.fetches)
                     if result is _LOST:
+                        attempt.fetches += 1
                         self._wait_for(future, attempt)
                         alive = self._cluster.check_alive(alive)
                     elif isinstance(result, _Trouble):
@@ -240,9 +276,10 @@ class _Run(Generic[_Task, _Result]):
                         yield attempt.number, result
                 self._fill()
         finally:
-            # A closed client has cancelled them already, and would wait for a scheduler that is gone.
+            # A client that has lost its scheduler has cancelled them already.
             if self._in_flight and self._cluster.client.status == "running":
-                self._cluster.client.cancel(list(self._in_flight), force=True)  # type: ignore[no-untyped-call]
+                with contextlib.suppress(ClosedClientError):
+                    self._cluster.client.cancel(list(self._in_flight), force=True)  # type: ignore[no-untyped-call]
         if self._given_up:
             raise TasksFailedError({self._name(number): why for number, why in sorted(self._given_up.items())})
 
@@ -320,9 +357,9 @@ def _portable(error: Exception) -> Exception:
     return StorageError(f"{type(error).__name__}: {error}")
 
 
-def _result(future: Any) -> Any:
+def _result(future: Any, seconds: float) -> Any:
     try:
-        result = future.result(timeout=_FETCH_SECONDS)
+        result = future.result(timeout=seconds)
     except TimeoutError:
         return _LOST
     except KilledWorker as error:
@@ -331,14 +368,16 @@ def _result(future: Any) -> Any:
     except (OSError, ImportError, AttributeError) as error:
         # Not from the task, which returns its errors: it could not be sent, loaded or fetched.
         return _Trouble(_portable(error), None)
-    except CancelledError as error:
-        raise _lost_scheduler() from error
+    except CancelledError:
+        # By the client as it loses its scheduler. If it finds one again, this or another, the task is new to that.
+        return _Trouble(StorageError("the scheduler was out of reach"), None)
     if isinstance(result, UttershardError):
         raise result
     return result
 
 
-def _lost_scheduler() -> StorageError:
+def lost_scheduler() -> StorageError:
+    """Return what is raised when the client has given up looking for its scheduler."""
     return StorageError("the scheduler is gone. What is finished is kept: run the same command again")
 
 

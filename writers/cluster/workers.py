@@ -59,6 +59,7 @@ def check_workers(client: Any) -> Stock:
     """Test all workers that are there, and the scheduler; return what those that come later are held against.
 
     Raises:
+        OSError: The scheduler is gone.
         ConfigError: A package is missing or differs; all of them are named, with the worker.
     """
     of_scheduler = {name: PACKAGES[name] for name in _OF_SCHEDULER}
@@ -87,6 +88,8 @@ def problem_of(worker: str, expected: tuple[tuple[str, tuple[str | None, str | N
 
 
 def _differences(worker: str, stock: Any, here: Mapping[str, tuple[str | None, str | None]]) -> list[str]:
+    if isinstance(stock, OSError):
+        return []  # it went away meanwhile; one that comes in its place is held against the stock before its first task
     if isinstance(stock, Exception):
         return [f"{worker}: {type(stock).__name__}: {stock}"]
     lines = []
