@@ -8,7 +8,7 @@ import wave
 import numpy as np
 import pytest
 import soundfile
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from uttershard.pipeline.errors import ConfigError, DataError
 from uttershard.pipeline.reading.codecs import (
@@ -23,7 +23,7 @@ from uttershard.pipeline.reading.codecs import (
     probe,
 )
 from uttershard.pipeline.reading.codecs.flac_frames import frame_headers_backwards, parse_stream_info
-from uttershard.pipeline.reading.codecs.ogg_pages import with_serial
+from uttershard.pipeline.reading.codecs.ogg_pages import pages, with_serial
 
 ID3_TAG = b"ID3\x04\x00\x00\x00\x00\x01\x00" + bytes(128)
 ID3V1_TAG = b"TAG" + b"a title".ljust(125, b"\0")
@@ -345,12 +345,17 @@ WHOLE = {
 }
 
 
+ENDS_OF_PAGES = {name: [page.end for page in pages(memoryview(WHOLE[name]))] for name in ("opus", "vorbis")}
+
+
 @pytest.mark.parametrize("name", WHOLE)
 @settings(max_examples=150, deadline=None)
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_a_file_cut_anywhere_is_refused(name: str, share: float) -> None:
     whole = WHOLE[name]
     cut = whole[: int(share * len(whole))]
+    # A recording that was stopped ends with a whole page of Ogg: nothing tells one that was cut there from it.
+    assume(len(cut) not in ENDS_OF_PAGES.get(name, ()))
     for read in (measure, lambda data: probe(io.BytesIO(data))):
         with pytest.raises(AudioError):
             read(cut)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import time
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,11 @@ import pyarrow.compute as pc
 import pytest
 import torch
 from packed import Packed, Seen, keys_of, run, seen
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, get_worker_info
 from uttershard.pipeline import Batch, ShardLoader, ShardSet
 from uttershard.pipeline.errors import ConfigError
 from uttershard.pipeline.loader.settings import Workers
+from uttershard.pipeline.loader.stream import _TAG_BITS, _TURN_BITS, PlanDataset
 from uttershard.pipeline.reading.convert import mix_channels, resample, to_float32
 
 
@@ -137,6 +140,43 @@ def test_breaking_out_leaves_all_workers_in_one_epoch(flac: Packed, persistent: 
     epochs = {batch.epoch for batch in rest}
     assert len(epochs) == 1
     assert keys_of(rest) == keys_of(run(flac.loader(), *epochs))
+
+
+def start_late(worker: int) -> None:
+    """Hold the last worker up until the first one has been told of the second iteration."""
+    info = get_worker_info()
+    assert info is not None
+    while worker == info.num_workers - 1 and int(info.dataset._begun[0]) >> (_TAG_BITS + _TURN_BITS) < 2:
+        time.sleep(0.001)
+
+
+def test_a_worker_that_is_slow_to_start_does_not_fall_behind(flac: Packed) -> None:
+    data: DataLoader[Batch] = DataLoader(
+        flac.loader().dataset, batch_size=None, num_workers=3, persistent_workers=True, worker_init_fn=start_late,
+        multiprocessing_context="fork",
+    )  # fmt: skip
+    assert next(iter(data)).epoch == 0
+    assert [seen(batch) for batch in data] == list(run(flac.loader(), 1))
+
+
+def started(dataset: PlanDataset) -> PlanDataset:
+    """Return what a worker process has of it when it starts."""
+    worker = copy.copy(dataset)
+    worker._turns = {}
+    return worker
+
+
+def test_a_worker_that_begins_when_an_epoch_has_been_set_meanwhile(flac: Packed) -> None:
+    dataset = flac.loader().dataset
+    early, late, dropped = (started(dataset) for _ in range(3))
+    assert early._begin(0, 7) == 0
+    dataset.set_epoch(5)
+    dropped._begin(0, 8)  # of workers that have not been kept: whatever it does, nobody takes it
+    late._begin(1, 7)
+    assert [early._begin(0, 7), late._begin(1, 7)] == [0, 0]
+    assert [late._begin(1, 7), early._begin(0, 7)] == [1, 1]
+    first, second = started(dataset), started(dataset)
+    assert [first._begin(0, 9), second._begin(1, 9)] == [2, 2]
 
 
 def test_the_loader_and_its_dataset_are_told_of_an_epoch_at_once(flac: Packed) -> None:

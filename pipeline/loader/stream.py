@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
@@ -28,8 +29,8 @@ from .window_shards import WindowShards
 
 MAX_WORKERS = 1024
 """Room for one counter a worker."""
-_TAG_BITS = 32
-_TAG = (1 << _TAG_BITS) - 1
+_TAG_BITS, _TURN_BITS = 24, 19
+_TAG, _TURN = (1 << _TAG_BITS) - 1, (1 << _TURN_BITS) - 1
 
 
 class PlanDataset(IterableDataset[Batch]):
@@ -48,15 +49,22 @@ class PlanDataset(IterableDataset[Batch]):
         self._epochs = epochs.shared()
         self._skips = SkipLog(skip_limit)
         self._decoder = decoder
-        # Shared with the workers, persistent or not: the epoch set last, and which iteration since each worker began.
+        # Shared with the workers, persistent or not: the epoch set last, how often one was set, and which iteration
+        # since then each worker began.
         self._epoch = share(torch.tensor([epoch]))
         self._first_step = share(torch.tensor([step]))
+        self._times_set = share(torch.tensor([0]))
         self._begun = share(torch.zeros(MAX_WORKERS, dtype=torch.int64))
+        # Of this process: how often an epoch had been set when it was started, and how often it began by tag.
+        self._set_before = 0
+        self._turns: dict[int, int] = {}
 
     def set_epoch(self, epoch: int, step: int = 0) -> None:
         """Say which epoch the next iteration is, and its first step; reaches the workers, persistent ones too."""
         self._epoch[0] = epoch
         self._first_step[0] = step
+        self._set_before += 1
+        self._times_set[0] = self._set_before
         self._begun.zero_()
 
     def __len__(self) -> int:
@@ -119,18 +127,23 @@ class PlanDataset(IterableDataset[Batch]):
         """Return which iteration since `set_epoch` this is, from 0; the same in all of its workers.
 
         A worker can't count by itself: one that is stopped before its first step never knew of that iteration. But
-        DataLoader draws a number (`tag`) for each start of its workers, so a worker whose siblings have begun joins
-        them, and the first one comes after all that was.
+        DataLoader draws a number (`tag`) for each start of its workers, and those that are kept are told of each
+        iteration: whoever has had as many turns since that start is in the same one. The first worker of a start comes
+        after all that was.
         """
+        turn = self._turns.get(tag, 0)
+        self._turns[tag] = turn + 1
+        if not turn and self._set_before != int(self._times_set[0]):
+            return 0  # So late that the trainer has left this iteration, and begins another: nobody takes its batches.
         entries = self._begun.numpy().copy()
-        counts, tags = entries >> _TAG_BITS, entries & _TAG
-        siblings = counts[(tags == tag) & (counts > 0)]
-        if counts[worker] and tags[worker] == tag:  # the next epoch of a persistent worker
-            count = int(counts[worker]) + 1
+        counts, turns, tags = entries >> (_TAG_BITS + _TURN_BITS), entries >> _TAG_BITS & _TURN, entries & _TAG
+        started = np.flatnonzero((tags == tag) & (counts > 0))
+        if started.size:
+            count = int(counts[started[0]] - turns[started[0]]) + turn
         else:
-            count = int(siblings.max() if siblings.size else counts.max() + 1)
-        # One store of eight bytes: siblings see both numbers or neither.
-        self._begun[worker] = count << _TAG_BITS | tag
+            count = int(counts.max()) + 1
+        # One store of eight bytes: siblings see all three numbers or none.
+        self._begun[worker] = (count << _TURN_BITS | turn) << _TAG_BITS | tag
         return count - 1
 
 
