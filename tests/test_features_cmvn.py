@@ -11,6 +11,7 @@ from features_cases import padded
 from packed import Packed
 from uttershard.pipeline import Batch, Fbank, GlobalCmvn, LogMel, SpecAugment, UtteranceCmvn
 from uttershard.pipeline.dataset.feats_stats import MadeOf, encode_sums
+from uttershard.pipeline.dataset.stats import DatasetStats
 from uttershard.pipeline.errors import ConfigError, DataError, UttershardError
 
 FRAMES = (50, 7, 120, 1)
@@ -163,6 +164,19 @@ def test_statistics_that_do_not_say_what_they_are_of(tmp_path: Path) -> None:
                 GlobalCmvn(stats, **wanted)
     with pytest.raises(ConfigError, match="transform=SpecAugment: give the Fbank or LogMel"):
         GlobalCmvn(write_ours(path), transform=SpecAugment())  # type: ignore[arg-type]
+
+
+def test_statistics_of_a_dataset_are_exact_and_say_what_they_are_of() -> None:
+    features = {"frames": 4, "mean": [1e9], "variance": [4.0]}
+    settings = {"features": "fbank", "feature_options": {}, "sample_rate": 16_000, "tokenizer": None}
+    stats = DatasetStats("a.json", {"dataset_digest": "xxh3_128:ab", "settings": settings, "features": features})
+    assert GlobalCmvn(stats, transform=Fbank(), dataset_digest="xxh3_128:ab").std.tolist() == [2.0]
+    assert GlobalCmvn(stats.sums).std.tolist() != [2.0], "sums of squares do not hold it"
+    with pytest.raises(DataError, match=r"a\.json: .*use_log: True there, False here"):
+        GlobalCmvn(stats, transform=Fbank(use_log=False))
+    stats.body["features"]["frames"] = 0
+    with pytest.raises(DataError, match=r"a\.json: no features were computed"):
+        GlobalCmvn(stats)
 
 
 def test_no_pickle_is_loaded(tmp_path: Path) -> None:

@@ -262,6 +262,13 @@ def test_transforms_take_samples_that_are_only_read(tmp_path: Path, recwarn: pyt
     assert not [warning for warning in recwarn if "writable" in str(warning.message)]
 
 
+def test_a_file_where_the_folder_would_be(flac: Packed, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigError, match=rf"{out}: {tmp_path}/file is a file; out= \(--out\) names a folder"):
+            collect_stats(flac.address, out=out, cluster=HERE)
+
+
 def test_retries_that_are_none(flac: Packed, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="retries is -1"):
         collect_stats(flac.address, out=tmp_path, retries=-1)

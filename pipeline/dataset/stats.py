@@ -62,6 +62,11 @@ class DatasetStats:
     """How long a read may take."""
 
     @property
+    def dataset_digest(self) -> str:
+        """Of the dataset that they are of."""
+        return str(self.body["dataset_digest"])
+
+    @property
     def settings(self) -> dict[str, Any]:
         """What was measured, and how."""
         return dict(self.body["settings"])

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..dataset.feats_stats import SUMS, MadeOf, decode_sums
+from ..dataset.feats_stats import SUMS, MadeOf, decode_sums, features_of
+from ..dataset.stats import DatasetStats
 from ..errors import ConfigError, DataError
 from .fbank import Fbank
 from .log_mel import LogMel
@@ -34,7 +36,8 @@ class GlobalCmvn(nn.Module):
     [D], as `uttershard stats` and ESPnet (`feats_stats.npz`) write them.
 
     Args:
-        stats: Path of the .npz file, or the three by name.
+        stats: Path of the .npz file, the three by name, or what `ShardSet.stats` gives: its mean and variance are exact
+            also where the mean is large beside the deviation, which sums of squares are not.
         transform: What computes the features: a file of features that were computed otherwise is refused.
         dataset_digest: `ShardSet.digest` of a dataset: a file of another one, or of what it was before, is refused.
         norm_mean: Whether to subtract the mean.
@@ -56,7 +59,7 @@ class GlobalCmvn(nn.Module):
 
     def __init__(
         self,
-        stats: str | os.PathLike[str] | Mapping[str, Any],
+        stats: str | os.PathLike[str] | Mapping[str, Any] | DatasetStats,
         *,
         transform: Fbank | LogMel | None = None,
         dataset_digest: str | None = None,
@@ -64,15 +67,10 @@ class GlobalCmvn(nn.Module):
         norm_std: bool = True,
     ) -> None:
         super().__init__()
-        if not isinstance(stats, str | os.PathLike | Mapping):
-            raise ConfigError(
-                f"GlobalCmvn({stats!r}): give the path of a feats_stats.npz, which `uttershard stats` writes"
-            )
-        where = "the statistics" if isinstance(stats, Mapping) else str(stats)
-        sums, made_of = (stats, None) if isinstance(stats, Mapping) else _read_stats(Path(stats))
+        where, means, variances, made_of = _parse(stats)
         if transform is not None or dataset_digest is not None:
             _refuse_others(where, made_of, transform, dataset_digest)
-        mean, std = _mean_and_std(sums, where)
+        mean, std = torch.from_numpy(means).float(), torch.from_numpy(_std(variances)).float()
         self.register_buffer("mean", mean if switch("norm_mean", norm_mean) else torch.zeros_like(mean))
         self.register_buffer("std", std if switch("norm_std", norm_std) else torch.ones_like(std))
 
@@ -130,7 +128,24 @@ class UtteranceCmvn(nn.Module):
         return (centred if self.norm_mean else values) / std, feature_lengths
 
 
-def _mean_and_std(sums: Mapping[str, Any], where: str) -> tuple[Tensor, Tensor]:
+_Parsed = tuple[str, NDArray[np.float64], NDArray[np.float64], MadeOf | None]
+"""How statistics are called in errors, their mean and variance, [D] each, and what they are of."""
+
+
+def _parse(stats: object) -> _Parsed:
+    if isinstance(stats, DatasetStats):
+        if not stats.body["features"]["frames"]:
+            raise DataError(f"{stats.path}: no features were computed, or no utterance has a frame of them")
+        return stats.path, stats.mean, stats.variance, MadeOf(stats.dataset_digest, features_of(stats.settings))
+    if isinstance(stats, Mapping):
+        return "the statistics", *_mean_and_variance(stats, "the statistics"), None
+    if isinstance(stats, str | os.PathLike):
+        sums, made_of = _read_stats(Path(stats))
+        return str(stats), *_mean_and_variance(sums, str(stats)), made_of
+    raise ConfigError(f"GlobalCmvn({stats!r}): give the path of a feats_stats.npz, which `uttershard stats` writes")
+
+
+def _mean_and_variance(sums: Mapping[str, Any], where: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     missing = set(SUMS).difference(sums)
     if missing:
         raise DataError(f"{where}: no {', '.join(sorted(missing))} among {', '.join(sums)}; collect them again")
@@ -142,10 +157,13 @@ def _mean_and_std(sums: Mapping[str, Any], where: str) -> tuple[Tensor, Tensor]:
         )
     mean = total / count.reshape(())
     variance = np.maximum(squares / count.reshape(()) - mean**2, 0)
-    std = np.where(variance > _SMALLEST_STD**2, np.sqrt(variance), 1.0)
-    if not (np.isfinite(mean).all() and np.isfinite(std).all()):
+    if not (np.isfinite(mean).all() and np.isfinite(variance).all()):
         raise DataError(f"{where}: the sums hold NaN or infinity; a feature of the corpus did, collect them again")
-    return torch.from_numpy(mean).float(), torch.from_numpy(std).float()
+    return mean, variance
+
+
+def _std(variance: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.where(variance > _SMALLEST_STD**2, np.sqrt(variance), 1.0)
 
 
 def _read_stats(path: Path) -> tuple[dict[str, Any], MadeOf | None]:

@@ -148,7 +148,11 @@ def _folder(shards: ShardSet, out: str | PathLike[str] | None) -> Path:
     path = local_path(address)
     if path is None:
         raise ConfigError(f"{address}: statistics are written to a local folder: say which with out= (--out)")
-    return Path(path).absolute()
+    folder = Path(path).absolute()
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise ConfigError(f"{address}: {place} is a file; out= (--out) names a folder")
+    return folder
 
 
 def _complete(path: Path, dataset_digest: str, identity: dict[str, Any]) -> DatasetStats | None:
