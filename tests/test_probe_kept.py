@@ -19,7 +19,7 @@ from corpora import files_of, jsonl_corpus, write_audio, write_jsonl
 from s3_cases import stored
 from s3_server import BUCKET, S3Server
 from uttershard.pipeline.dataset.digest import PREFIX, digest_bytes
-from uttershard.pipeline.errors import DataError
+from uttershard.pipeline.errors import DataError, StorageError
 from uttershard.writers import pack, probed
 from uttershard.writers import probe as probe_module
 from uttershard.writers.cluster import ClusterSettings
@@ -127,6 +127,21 @@ def test_what_is_known_is_not_probed_again(corpus: Path, target: Target, tmp_pat
     again = Run(corpus, target)
     again.probe()
     assert again.opened == []
+
+
+def test_a_failure_keeps_what_is_known_too(corpus: Path, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(run: Run, function: Any, tasks: Any) -> Iterator[tuple[int, Any]]:
+        addresses = next(iter(tasks))
+        yield 0, function(addresses)
+        raise StorageError("there has been no worker for 180 s")
+
+    monkeypatch.setattr(probed, "SAVE_SECONDS", 3600.0)
+    with monkeypatch.context() as patch, pytest.raises(StorageError, match="no worker"):
+        patch.setattr(Run, "_run", lost)
+        Run(corpus, target).probe()
+    run = Run(corpus, target)
+    run.probe()
+    assert run.opened == names(range(4, FILES))
 
 
 def test_many_are_gathered_in_one_record(corpus: Path, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
