@@ -153,7 +153,7 @@ def test_killed_at_random_moments(corpus: Path, undisturbed: dict[str, bytes], t
         moment = time.monotonic() + 0.6 + (seed * 3 + number) * 0.17
         packing = Packing(corpus, target)
         if packing.wait_until(lambda moment=moment: time.monotonic() > moment):  # type: ignore[misc]
-            packing.kill(unless_over=True)
+            packing.kill()
         else:
             assert packing.finish() == ""
         if target.exists():
