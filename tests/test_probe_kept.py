@@ -1,5 +1,6 @@
 """What was probed survives the process that had it done; what may be another file by now is probed again."""
 
+import json
 import os
 import signal
 import subprocess
@@ -202,6 +203,15 @@ def test_a_changed_corpus_takes_over_the_files_that_stayed(corpus: Path, target:
     run = Run(corpus, target)
     assert run.probe().equals(expected(corpus, tmp_path))
     assert run.opened == ["added.flac", *names(range(4, FILES))]
+
+
+def test_a_corpus_that_states_its_durations_now(corpus: Path, target: Target) -> None:
+    stopped(corpus, target)
+    lines = (json.loads(line) for line in corpus.read_text().splitlines())
+    write_jsonl(corpus, [{**line, "duration": 0.2} for line in lines])
+    run = Run(corpus, target)
+    assert run.probe()["seconds"].to_pylist() == [0.2] * FILES
+    assert run.opened == []
 
 
 def test_other_options_of_the_store_are_another_corpus(corpus: Path, target: Target) -> None:

@@ -96,6 +96,8 @@ class ProbedFiles:
         if not names:
             return
         self._next = int(names[-1][1]) + 1
+        if not len(keys):
+            return
         order = np.argsort(keys)
         ordered = keys[order]
         with ThreadPoolExecutor(_READERS) as pool:
