@@ -153,11 +153,13 @@ def test_a_worker_that_ended_is_started_again_without_a_word() -> None:
 
 def test_a_host_that_is_down_is_tried_now_and_then_and_told_once() -> None:
     hosts = Hosts()
-    down = hosts.workers[0]
-    down.has_ended, down.comes_back = True, False
+    down, beside = hosts.workers.values()
+    for worker in (down, beside):
+        worker.host = "host-of-ssh-0"
+        worker.has_ended, worker.comes_back = True, False
     hosts.look(3600)
     assert 12 <= down.started <= 16
-    assert hosts.heard.notes == ["a worker is lost, and started again now and then: host-of-ssh-0: Connection refused"]
+    assert hosts.heard.notes == ["workers are lost, and started again now and then: host-of-ssh-0: Connection refused"]
     down.comes_back = True
     hosts.look(900)
     assert not down.has_ended
@@ -174,7 +176,7 @@ def test_a_worker_that_ends_again_and_again_is_told() -> None:
         hosts.look(30)
     assert hosts.workers[0].started == 3
     assert hosts.heard.notes == [
-        "a worker is lost, and started again now and then: host-of-ssh-0: its worker has ended again: Killed"
+        "workers are lost, and started again now and then: host-of-ssh-0: its worker has ended again: Killed"
     ]
 
 

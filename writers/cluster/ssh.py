@@ -221,7 +221,7 @@ class SshWatch:
 
     Args:
         cluster: Of `start_ssh`.
-        progress: Told of a worker that ends again and again, or a host that is down: once, until it is well.
+        progress: Told of a host that is down, or whose workers end again and again: once, until they are well.
         clock: Gives seconds.
     """
 
@@ -232,6 +232,7 @@ class SshWatch:
         self._looked = clock()
         self._tries: dict[str, _Tries] = {}
         self._missed: set[str] = set()
+        self._told: set[str] = set()
 
     def __call__(self) -> None:
         """Look for workers that are gone, unless that was done just now."""
@@ -250,6 +251,7 @@ class SshWatch:
                 self._start_again(worker, tries, now)
             elif not worker.has_ended and now - tries.last > _WELL_SECONDS:
                 tries.count = 0
+                self._told.discard(worker.host)
         self._missed = missed
 
     def _start_again(self, worker: SshWorker, tries: _Tries, now: float) -> None:
@@ -257,7 +259,8 @@ class SshWatch:
             return
         tries.last = now
         tries.count += 1
-        if tries.count == 2:
+        if tries.count == 2 and worker.host not in self._told:
+            self._told.add(worker.host)
             why = worker.trouble or f"{worker.host}: its worker has ended again: {worker.last_words}"
-            self._progress.note(f"a worker is lost, and started again now and then: {why}")
+            self._progress.note(f"workers are lost, and started again now and then: {why}")
         self._cluster.loop.add_callback(worker.start_again)
