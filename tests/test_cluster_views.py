@@ -11,6 +11,7 @@ import cluster_tasks
 import dask
 import pytest
 from dask_processes import DaskProcesses, dask_processes
+from distributed import get_worker
 from heard import Heard
 from uttershard.pipeline.errors import StorageError
 from uttershard.writers.cluster import ClusterSettings, present, start_cluster, tasks
@@ -97,6 +98,23 @@ def test_a_host_whose_worker_is_away_still_counts(processes: DaskProcesses) -> N
             assert time.monotonic() < deadline
         assert not cluster.is_alone(here)
         assert cluster.is_alone({*here, "tcp://127.0.0.2:1"})
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_what_a_host_lacks_is_asked_of_another_and_not_of_all_workers_there(processes: DaskProcesses) -> None:
+    for host in ("127.0.0.1", "127.0.0.1", "127.0.0.2"):
+        processes.start_worker(host=host)
+
+    def find(_: int) -> str:
+        address = str(get_worker().address)
+        if "127.0.0.1" in address:
+            raise tasks.ElsewhereError("no lexicon here")
+        return address
+
+    with start_cluster(ClusterSettings(processes.address), 1, Silent()) as cluster:
+        cluster.client.wait_for_workers(4, timeout=LIMIT_SECONDS)
+        for _ in range(4):  # one at a time, or Dask would give what waits there to a worker that has nothing to do
+            assert "127.0.0.2" in dict(cluster.run(find, [0]))[0]
 
 
 def test_a_worker_that_goes_away_while_it_is_tested_lacks_nothing() -> None:

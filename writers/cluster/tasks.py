@@ -85,6 +85,8 @@ class _Attempt(Generic[_Task]):
     task: _Task
     tries: int = 0
     failed_on: set[str] = field(default_factory=set)
+    lacking: set[str] = field(default_factory=set)
+    """Of these workers, those whose hosts lack something: room on a disk, or what an ElsewhereError names."""
     alone: bool = False
     """Whether it runs last and alone, since workers have died while they held it."""
     fetches: int = 0
@@ -148,7 +150,7 @@ class Cluster:
         yield from _Run(self, function, enumerate(tasks), name).results()
 
     def submit(self, function: Callable[..., Any], attempt: _Attempt[Any]) -> Any:
-        """Give a task to Dask; one that failed goes to workers on which it has not.
+        """Give a task to Dask; one that failed goes to workers on which it has not, and lacked nothing.
 
         Raises:
             StorageError: The scheduler is gone.
@@ -156,7 +158,9 @@ class Cluster:
         elsewhere: list[str] | None = None
         if attempt.failed_on:
             there = present_workers(self.client) or ()
-            elsewhere = [address for address in there if address not in attempt.failed_on] or None
+            others = [address for address in there if address not in attempt.failed_on]
+            lacking = {_host(address) for address in attempt.lacking}
+            elsewhere = [address for address in others if _host(address) not in lacking] or others or None
         try:
             return self.client.submit(
                 _guarded,
@@ -190,12 +194,12 @@ class Cluster:
             self.look()
             self._looked = time.monotonic()
 
-    def is_alone(self, failed_on: set[str]) -> bool:
+    def is_alone(self, lacking: set[str]) -> bool:
         """Whether there are workers, and none was ever seen on other hosts than these are on.
 
         One that is away may just be being started again.
         """
-        return bool(self.look()) and self._hosts <= {_host(address) for address in failed_on}
+        return bool(self.look()) and self._hosts <= {_host(address) for address in lacking}
 
     def tell_trouble(self, what: str) -> None:
         """Say what a task is tried again for: the first one at once, then one now and then."""
@@ -318,10 +322,12 @@ class _Run(Generic[_Task, _Result]):
         attempt.tries += max(1, trouble.deaths)
         if trouble.worker is not None:
             attempt.failed_on.add(trouble.worker)
+            if isinstance(trouble.error, NoSpaceError | ElsewhereError):
+                attempt.lacking.add(trouble.worker)
         exhausted = attempt.tries > cluster.retries
-        if isinstance(trouble.error, NoSpaceError) and (exhausted or cluster.is_alone(attempt.failed_on)):
+        if isinstance(trouble.error, NoSpaceError) and (exhausted or cluster.is_alone(attempt.lacking)):
             raise trouble.error  # nobody has room: going on would only fill it again
-        if isinstance(trouble.error, ElsewhereError) and cluster.is_alone(attempt.failed_on):
+        if isinstance(trouble.error, ElsewhereError) and cluster.is_alone(attempt.lacking):
             raise trouble.error
         if exhausted:
             self._given_up[attempt.number] = _describe(trouble.error)
