@@ -1,5 +1,6 @@
 """Fixtures that any test may use."""
 
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -7,16 +8,20 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import s3fs
 from fault_proxy import FaultProxy
 from hypothesis import HealthCheck, settings
 from packed import Packed, make_dataset
 from s3_cases import RemoteDataset
 from s3_server import S3Server, start_server, stop
-from uttershard.pipeline.remote import retry
+from uttershard.pipeline.remote import clients, retry
 from uttershard.writers.cluster import tasks
 from uttershard.writers.targets import attempts
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# As from a terminal: whatever runs the tests may have Ctrl-C ignored, and processes inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine is no failure. Everybody tries the same examples; others come with `--hypothesis-profile=search`.
 settings.register_profile(
@@ -94,8 +99,14 @@ def remote(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> RemoteData
 def proxy(s3: S3Server) -> Iterator[FaultProxy]:
     """A proxy in front of the S3 server, harmless until it is given faults."""
     running = FaultProxy(s3.endpoint).start()
+    endpoint = running.endpoint
     yield running
     running.stop()
+    # Its clients are of no use any more, and take 12 MB each.
+    s3fs.S3FileSystem.clear_instance_cache()
+    for key, place in list(clients._places.items()):
+        if getattr(place.filesystem, "endpoint_url", None) == endpoint:
+            del clients._places[key]
 
 
 @pytest.fixture

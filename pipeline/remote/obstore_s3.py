@@ -130,7 +130,10 @@ class ObstoreClient(S3Client):
         style = self.options.get("config_kwargs", {}).get("s3", {}).get("addressing_style", "auto")
         amazon = "amazonaws.com" in meta.endpoint_url
         virtual = style == "virtual" or (style == "auto" and amazon and "." not in bucket)
-        credentials: Any = None if self.options.get("anon") else partial(self._credentials, limits.read_timeout)
+        # Not a method: obstore would hold this object, and it obstore's, for ever.
+        credentials: Any = (
+            None if self.options.get("anon") else partial(_credentials, self.filesystem, limits.read_timeout)
+        )
         return S3Store(
             bucket,
             endpoint=_endpoint(meta.endpoint_url, bucket, virtual=virtual),
@@ -146,22 +149,6 @@ class ObstoreClient(S3Client):
             },
             retry_config={"max_retries": 0},
         )
-
-    def _credentials(self, seconds: float) -> dict[str, Any]:
-        """Return the credentials that s3fs uses; its session renews them in time."""
-        found, expiry = run(self._current_credentials(), seconds)
-        soon = datetime.now(UTC) + timedelta(minutes=_CREDENTIALS_MINUTES)
-        return {
-            "access_key_id": found.access_key,
-            "secret_access_key": found.secret_key,
-            "token": found.token,
-            "expires_at": soon if expiry is None else min(soon, expiry.astimezone(UTC)),
-        }
-
-    async def _current_credentials(self) -> tuple[Any, datetime | None]:
-        """Return the credentials and, of temporary ones, when they expire."""
-        credentials = (await self.filesystem.set_session())._request_signer._credentials
-        return await credentials.get_frozen_credentials(), getattr(credentials, "_expiry_time", None)
 
     def _obstore_fault(self, error: Exception, limits: Limits) -> AttemptError:
         """Sort an exception; obstore says what it was in its text only."""
@@ -181,6 +168,24 @@ class ObstoreClient(S3Client):
         if type(error).__module__.startswith("obstore"):
             return TransientError(first)
         return HopelessError(f"{type(error).__name__}: {first}")
+
+
+def _credentials(filesystem: Any, seconds: float) -> dict[str, Any]:
+    """Return the credentials that s3fs uses; its session renews them in time."""
+    found, expiry = run(_current_credentials(filesystem), seconds)
+    soon = datetime.now(UTC) + timedelta(minutes=_CREDENTIALS_MINUTES)
+    return {
+        "access_key_id": found.access_key,
+        "secret_access_key": found.secret_key,
+        "token": found.token,
+        "expires_at": soon if expiry is None else min(soon, expiry.astimezone(UTC)),
+    }
+
+
+async def _current_credentials(filesystem: Any) -> tuple[Any, datetime | None]:
+    """Return the credentials and, of temporary ones, when they expire."""
+    credentials = (await filesystem.set_session())._request_signer._credentials
+    return await credentials.get_frozen_credentials(), getattr(credentials, "_expiry_time", None)
 
 
 def _longest_attempt(limits: Limits) -> float:
