@@ -40,7 +40,7 @@ from uttershard.writers.targets.local import LocalTarget
 from uttershard.writers.targets.opening import open_target
 
 HERE = ClusterSettings(n_workers=2, options={"processes": False})
-LIMIT_SECONDS = 120
+LIMIT_SECONDS = 240
 FILES = 12
 
 
