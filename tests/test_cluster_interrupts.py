@@ -7,7 +7,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import wait
 from threading import Event, get_ident
 from typing import Any
 
@@ -29,22 +29,30 @@ def interrupts() -> Iterator[None]:
 
 
 def test_while_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    close, here = LocalCluster._close, get_ident()
+    """However often it is pressed, or Dask would go on closing as the process exits, and print what interrupts that."""
+    close, here, pressed = LocalCluster._close, get_ident(), list[int]()
+
+    def press(number: int, _: object) -> None:
+        pressed.append(number)
+        raise KeyboardInterrupt
 
     def is_waiting() -> bool:
         stack = traceback.walk_stack(sys._current_frames()[here])
-        return any(frame.f_code is Future.result.__code__ for frame, _ in stack)
+        return any(frame.f_code is wait.__code__ for frame, _ in stack)
 
     async def interrupted(cluster: LocalCluster) -> None:
-        while not is_waiting():
-            await asyncio.sleep(0)
-        os.kill(os.getpid(), signal.SIGINT)
+        for times in range(3):
+            while not (is_waiting() and len(pressed) == times):
+                await asyncio.sleep(0)
+            os.kill(os.getpid(), signal.SIGINT)
         await close(cluster)
 
     monkeypatch.setattr(LocalCluster, "_close", interrupted)
+    signal.signal(signal.SIGINT, press)
     with pytest.raises(KeyboardInterrupt), start_cluster(HERE, 0, Silent()) as running:
         cluster = running.client.cluster
     assert cluster.status is Status.closed
+    assert len(pressed) == 3
 
 
 def test_while_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

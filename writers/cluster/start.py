@@ -8,7 +8,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from multiprocessing.resource_tracker import ensure_running
 from typing import Any
@@ -125,7 +125,7 @@ def _close(cluster: Any, settings: ClusterSettings) -> None:
     try:
         # Not in this thread, where Ctrl-C would cancel it in the middle: jobs would stay in their queue.
         with ThreadPoolExecutor(1, "close-cluster") as thread:
-            thread.submit(cluster.close, timeout=_CLOSE_SECONDS).result()
+            _wait_to_the_end(thread.submit(cluster.close, timeout=_CLOSE_SECONDS))
     except AssertionError as error:
         # Dask's nanny can't end a worker that it is just starting again: that one ends with this process.
         logging.getLogger(__name__).debug("closing %s: %s", settings.env, error)
@@ -133,6 +133,19 @@ def _close(cluster: Any, settings: ClusterSettings) -> None:
         where = "its queue" if settings.env in JOB_QUEUES else "its processes"
         message = f"workers of {settings.env} are not gone after {_CLOSE_SECONDS} s: look into {where}"
         warnings.warn(message, stacklevel=2)
+
+
+def _wait_to_the_end(closing: Future[None]) -> None:
+    """Wait however often Ctrl-C is pressed: what is not closed here, Dask tries to as the process exits."""
+    interrupt: KeyboardInterrupt | None = None
+    while not closing.done():
+        try:
+            wait([closing])
+        except KeyboardInterrupt as pressed:
+            interrupt = pressed
+    closing.result()
+    if interrupt is not None:
+        raise interrupt
 
 
 def _why(error: BaseException) -> str:
