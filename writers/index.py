@@ -16,7 +16,7 @@ from uttershard.pipeline.dataset.manifest import MANIFEST_NAME, Manifest, encode
 from uttershard.pipeline.dataset.sidecar import FOREIGN, FORMAT_VERSION
 from uttershard.pipeline.errors import ConfigError, DataError
 
-from .cluster import Cluster, ClusterSettings, cluster_settings, start_cluster
+from .cluster import Cluster, ClusterSettings, cluster_settings, kept_interrupts, start_cluster
 from .doubled_ids import refuse_doubled
 from .error_limits import ErrorLimits
 from .index_columns import find_columns
@@ -112,7 +112,11 @@ def index_tars(
             raise ConfigError(f"{target}: an unfinished pack is in it; finish that first (run the same command again)")
         had_records = any(name.startswith((DONE, COLUMNS)) for name in target.names())
         job = _Job(request, target, limits, listener, storage_options, may_go_on=had_records)
-        with target.hold(lambda: job.may_go_on, listener), start_cluster(where, retries, listener) as running:
+        with (
+            kept_interrupts(),
+            target.hold(lambda: job.may_go_on, listener),
+            start_cluster(where, retries, listener) as running,
+        ):
             return job.run(running)
 
 

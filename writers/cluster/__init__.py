@@ -5,6 +5,7 @@ settings (what was asked for) -> start (a cluster, its workers tested by `worker
 """
 
 from .ahead import started_ahead, started_when_needed
+from .interrupts import kept_interrupts
 from .settings import ClusterSettings, cluster_settings, read_cluster_config
 from .start import start_cluster
 from .tasks import Cluster, TasksFailedError
@@ -14,6 +15,7 @@ __all__ = [
     "ClusterSettings",
     "TasksFailedError",
     "cluster_settings",
+    "kept_interrupts",
     "read_cluster_config",
     "start_cluster",
     "started_ahead",

@@ -6,6 +6,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from functools import lru_cache
 from threading import Event
 
+from .interrupts import kept_interrupts
 from .tasks import Cluster
 
 Start = Callable[[], contextlib.AbstractContextManager[Cluster]]
@@ -23,7 +24,7 @@ def started_ahead(start: Start) -> Iterator[Callable[[], Cluster]]:
     """
     asked, over = Event(), Event()
 
-    with contextlib.ExitStack() as stack, ThreadPoolExecutor(1, "start-cluster") as thread:
+    with kept_interrupts(), contextlib.ExitStack() as stack, ThreadPoolExecutor(1, "start-cluster") as thread:
 
         def begin() -> Cluster:
             asked.wait(_HEAD_SECONDS)
@@ -50,5 +51,5 @@ def started_ahead(start: Start) -> Iterator[Callable[[], Cluster]]:
 @contextlib.contextmanager
 def started_when_needed(start: Start) -> Iterator[Callable[[], Cluster]]:
     """Yield what starts a cluster when it is first called."""
-    with contextlib.ExitStack() as stack:
+    with kept_interrupts(), contextlib.ExitStack() as stack:
         yield lru_cache(maxsize=1)(lambda: stack.enter_context(start()))

@@ -34,7 +34,7 @@ from uttershard.pipeline.dataset.stats import (
 )
 from uttershard.pipeline.errors import ConfigError, DataError
 
-from ..cluster import Cluster, ClusterSettings, cluster_settings, start_cluster
+from ..cluster import Cluster, ClusterSettings, cluster_settings, kept_interrupts, start_cluster
 from ..commit import atomic_write, storage_errors, write_atomically
 from ..job import JobFolder, lock
 from ..progress import Done, Progress, Silent
@@ -117,7 +117,7 @@ def collect_stats(
         found = _complete(path, shards.digest, identity)
         if found is not None:
             return StatsSummary(str(path), found, True, time.monotonic() - began)
-        with start_cluster(where, retries, listener) as running:
+        with kept_interrupts(), start_cluster(where, retries, listener) as running:
             kept = sum(_measured(shards, running, _tasks(shards, job, chosen, identity), listener))
         _write(shards, job, path, identity, chosen)
     made = load_stats(str(path), shards.digest, identity)
