@@ -5,6 +5,7 @@ import zlib
 from typing import BinaryIO
 
 from uttershard.pipeline.reading.codecs import AudioError
+from uttershard.pipeline.reading.codecs.read_only import ReadOnlyFile
 
 _IN = 1 << 16
 _OUT = 1 << 20
@@ -55,86 +56,39 @@ class ReusedBuffer:
         return view[:end]
 
 
-class RangeFile(io.RawIOBase):
+class RangeFile(ReadOnlyFile):
     """Some bytes of a seekable file as a file of their own."""
 
     def __init__(self, file: BinaryIO, offset: int, nbytes: int) -> None:
-        super().__init__()
-        self._file, self._offset, self._nbytes, self._position = file, offset, nbytes, 0
+        super().__init__(nbytes)
+        self._file, self._offset, self._stop = file, offset, offset + nbytes
 
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a place in the range."""
-        self._position = max(0, offset + (0, self._position, self._nbytes)[whence])
-        return self._position
-
-    def tell(self) -> int:
-        """Return the place in the range."""
-        return self._position
-
-    def readinto(self, buffer: "memoryview | bytearray") -> int:  # type: ignore[override]
-        """Read into a buffer."""
-        view = memoryview(buffer).cast("B")
-        count = max(0, min(len(view), self._nbytes - self._position))
-        self._file.seek(self._offset + self._position)
-        data = self._file.read(count)
-        view[: len(data)] = data
-        self._position += len(data)
-        return len(data)
+    def _piece(self, position: int, count: int) -> bytes:
+        begin = self._offset + position
+        self._file.seek(begin)
+        return self._file.read(max(0, min(count, self._stop - begin)))
 
 
-class SeekableGzip(io.RawIOBase):
+class SeekableGzip(ReadOnlyFile):
     """What a gzip file unpacks to, with seeking: a snapshot of the inflater is kept every few megabytes.
 
     The first visit of a place inflates all before it; later ones no more than lies between two snapshots.
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        super().__init__()
+        super().__init__(None)
         self._file = file
-        self._position = 0
         self._spacing = _SPACING
         self._start, self._read, self._tail, self._block = 0, 0, b"", b""
         # (place in the output, place in the input, input read but not consumed, inflater)
         self._snapshots = [(0, 0, b"", zlib.decompressobj(31))]
         self._inflater = self._snapshots[0][3].copy()
 
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def tell(self) -> int:
-        """Return the place in the output."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Go to a place in the output; its end is not known beforehand, so it can't be counted from there."""
-        if whence == io.SEEK_END:
-            raise io.UnsupportedOperation("seek from the end of a gzip stream")
-        self._position = max(0, offset + (self._position if whence else 0))
-        return self._position
-
-    def readinto(self, buffer: "memoryview | bytearray") -> int:  # type: ignore[override]
-        """Read into a buffer."""
-        view = memoryview(buffer).cast("B")
-        if not self._start <= self._position < self._start + len(self._block):
-            self._go_to(self._position)
-        at = self._position - self._start
-        data = self._block[at : at + len(view)]
-        view[: len(data)] = data
-        self._position += len(data)
-        return len(data)
+    def _piece(self, position: int, count: int) -> bytes:
+        if not self._start <= position < self._start + len(self._block):
+            self._go_to(position)
+        at = position - self._start
+        return self._block[at : at + count]
 
     def _go_to(self, position: int) -> None:
         """Make `_block` the one that holds a place; an empty one at the end of the stream."""

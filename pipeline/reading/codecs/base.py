@@ -5,7 +5,6 @@ A codec is one file of this package that ends in a `Codec`; the package's `CODEC
 
 from __future__ import annotations
 
-import io
 import mmap
 import shutil
 import tempfile
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DataError
+from .read_only import ReadOnlyFile
 
 Depth: TypeAlias = Literal["PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"]
 DType: TypeAlias = Literal["int16", "float32"]
@@ -137,37 +137,15 @@ def _mapped(descriptor: int) -> memoryview:
     return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
 
 
-class ViewFile(io.RawIOBase):
+class ViewFile(ReadOnlyFile):
     """Bytes in memory as a file, without a copy of them, which `io.BytesIO` makes."""
 
     def __init__(self, data: memoryview) -> None:
-        super().__init__()
-        self._data, self._position = data, 0
+        super().__init__(len(data))
+        self._data = data
 
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def seekable(self) -> bool:
-        """True."""
-        return True
-
-    def tell(self) -> int:
-        """The place in the file."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place in the file."""
-        self._position = max(0, offset + (0, self._position, len(self._data))[whence])
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        """Read into a buffer."""
-        view = memoryview(buffer).cast("B")
-        data = self._data[self._position : self._position + len(view)]
-        view[: len(data)] = data
-        self._position += len(data)
-        return len(data)
+    def _piece(self, position: int, count: int) -> memoryview:
+        return self._data[position : position + count]
 
 
 def read_frames(file: BinaryIO, data_start: int, frame_bytes: int, first: int, last: int) -> memoryview:
