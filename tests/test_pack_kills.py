@@ -20,7 +20,7 @@ import pytest
 import typer
 from corpora import files_of, jsonl_corpus, read_errors
 from dask_processes import DaskProcesses, dask_processes
-from distributed import LocalCluster
+from distributed import Client, LocalCluster
 from held_corpus import held_corpus
 from uttershard.pipeline.dataset.manifest import ShardEntry
 from uttershard.pipeline.errors import ConfigError, DataError, StorageError
@@ -396,6 +396,8 @@ def test_a_worker_lost_for_good_and_no_other(held: Path, tmp_path: Path) -> None
                 time.sleep(0.01)
             dask.workers[0].kill()
 
+        with Client(dask.address) as client:
+            client.wait_for_workers(1, timeout=LIMIT_SECONDS)  # longer than the job would
         killer = threading.Thread(target=kill_soon)
         killer.start()
         settings = ClusterSettings(dask.address, start_seconds=3)
