@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+from corpora import write_audio, write_jsonl
 from fault_proxy import FaultProxy
 from packed import BINS, Packed
-from s3_server import S3Server
+from s3_server import BUCKET, S3Server
 from uttershard.pipeline import ShardLoader
 from uttershard.pipeline.dataset.shardset import ShardSet
 
@@ -57,6 +59,27 @@ def cached_tars(folder: Path) -> list[Path]:
 def tar_requests(proxy: FaultProxy) -> list[str]:
     """Requests that were made for tars."""
     return [path for path in proxy.requests if ".tar" in path]
+
+
+def large_corpus(folder: Path, utterances: int) -> Path:
+    """Write utterances of two megabytes each: of a few shards, each has several parts."""
+    names = [f"utt{number:02d}" for number in range(utterances)]
+    for number, name in enumerate(names):
+        write_audio(folder / f"{name}.wav", 60.0, seed=number)
+    return write_jsonl(folder / "train.jsonl", [{"audio_filepath": f"{name}.wav", "text": name} for name in names])
+
+
+def place_of(request: pytest.FixtureRequest, prefix: str) -> str:
+    """An address that no other test has."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    return f"s3://{BUCKET}/{prefix}/{name}"
+
+
+def uploads(s3: S3Server, address: str) -> list[Any]:
+    """Multipart uploads below an address that were neither completed nor aborted."""
+    prefix = address.removeprefix(f"s3://{BUCKET}/")
+    found = s3.filesystem().call_s3("list_multipart_uploads", Bucket=BUCKET, Prefix=prefix)
+    return list(found.get("Uploads", []))
 
 
 def stored(s3: S3Server, address: str) -> dict[str, bytes]:

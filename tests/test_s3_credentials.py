@@ -19,13 +19,12 @@ from corpora import files_of, jsonl_corpus
 from credential_server import running_credential_server
 from fault_proxy import Fault, FaultProxy
 from packed import BINS, run
-from s3_cases import RemoteDataset, stored
+from s3_cases import RemoteDataset, place_of, stored
 from s3_server import (
     ACCESS,
     ARCHIVE,
     ARCHIVIST,
     ARCHIVIST_SECRET,
-    BUCKET,
     PACKER,
     PACKER_SECRET,
     PUBLIC,
@@ -65,8 +64,7 @@ def archived(s3: S3Server, corpus: Path) -> str:
 @pytest.fixture
 def address(request: pytest.FixtureRequest) -> str:
     """A place of the test's own."""
-    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-    return f"s3://{BUCKET}/credentials/{name}"
+    return place_of(request, "credentials")
 
 
 def options_of(s3: S3Server, key: str, secret: str) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from typing import Any
 
 import psutil
 import pytest
-from corpora import files_of, jsonl_corpus, write_audio, write_jsonl
+from corpora import files_of, jsonl_corpus
 from fault_proxy import Fault, FaultProxy
 from packed import run
-from s3_cases import stored
+from s3_cases import large_corpus, place_of, stored, uploads
 from s3_server import ACCESS, BUCKET, READER, READER_SECRET, SECRET, S3Server
 from uttershard.pipeline import ShardLoader
 from uttershard.pipeline.errors import AccessError, ConfigError, StorageError
@@ -56,12 +56,8 @@ def local(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Utterances of two megabytes each: shards of several parts."""
-    folder = tmp_path_factory.mktemp("large")
-    names = [f"utt{number:02d}" for number in range(20)]
-    for number, name in enumerate(names):
-        write_audio(folder / f"{name}.wav", 60.0, seed=number)
-    return write_jsonl(folder / "train.jsonl", [{"audio_filepath": f"{name}.wav", "text": name} for name in names])
+    """Two shards of it have several parts each."""
+    return large_corpus(tmp_path_factory.mktemp("large"), 20)
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +70,7 @@ def large_files(large: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 @pytest.fixture
 def address(request: pytest.FixtureRequest) -> str:
     """A place of the test's own."""
-    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-    return f"s3://{BUCKET}/packed/{name}"
-
-
-def uploads(s3: S3Server) -> list[Any]:
-    """Multipart uploads that were neither completed nor aborted."""
-    return list(s3.filesystem().call_s3("list_multipart_uploads", Bucket=BUCKET).get("Uploads", []))
+    return place_of(request, "packed")
 
 
 def target_at(address: str, options: Mapping[str, Any], **limits: float) -> RemoteTarget:
@@ -135,7 +125,7 @@ def test_large_shards_go_in_parts(
     parts = {path for path in proxy.requests if "partNumber=" in path}
     assert len(parts) == sum(-(-size // PART_BYTES) for size in sizes) >= 4
     assert summary.retries >= 1
-    assert not uploads(s3)
+    assert not uploads(s3, address)
 
 
 class Packing:
@@ -177,13 +167,13 @@ def test_a_job_killed_in_an_upload(
     _, alive = psutil.wait_procs(workers, timeout=LIMIT_SECONDS)
     assert not alive
     left = stored(s3, address)
-    assert uploads(s3)
+    assert uploads(s3, address)
     assert not any(name.endswith((".tar", "dataset.json")) for name in left)
     assert ".uttershard/lock" in left and ".uttershard/job.json" in left
     proxy.faults = []
     pack(large, address, shards=2, cluster=HERE, storage_options=s3.options())
     assert stored(s3, address) == large_files
-    assert not uploads(s3)
+    assert not uploads(s3, address)
 
 
 def test_a_worker_killed_in_an_upload(
@@ -197,7 +187,7 @@ def test_a_worker_killed_in_an_upload(
     said = packing.finish()
     assert packing.process.returncode == 0, said
     assert stored(s3, address) == large_files
-    assert not uploads(s3)
+    assert not uploads(s3, address)
 
 
 def test_what_is_finished_is_kept_and_what_was_replaced_is_made_again(
@@ -348,7 +338,7 @@ def test_a_failing_block_leaves_nothing(s3: S3Server, address: str) -> None:
         file.write(bytes(PART_BYTES * 2))
         raise KeyboardInterrupt
     assert stored(s3, address) == {}
-    assert not uploads(s3)
+    assert not uploads(s3, address)
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from typing import Any
 
 import psutil
 import pytest
-from corpora import files_of, write_audio, write_jsonl
+from corpora import files_of
 from fault_proxy import Fault, FaultProxy
-from s3_cases import stored
-from s3_server import BUCKET, S3Server
+from s3_cases import large_corpus, place_of, stored, uploads
+from s3_server import S3Server
 from uttershard.pipeline.errors import ConfigError
 from uttershard.writers import pack
 from uttershard.writers.cluster import ClusterSettings
@@ -38,12 +38,8 @@ LIMIT_SECONDS = 300
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Utterances of two megabytes each: two shards, each of several parts."""
-    folder = tmp_path_factory.mktemp("large")
-    names = [f"utt{number:02d}" for number in range(16)]
-    for number, name in enumerate(names):
-        write_audio(folder / f"{name}.wav", 60.0, seed=number)
-    return write_jsonl(folder / "train.jsonl", [{"audio_filepath": f"{name}.wav", "text": name} for name in names])
+    """Two shards of it have several parts each."""
+    return large_corpus(tmp_path_factory.mktemp("large"), 16)
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +53,7 @@ def files(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
 @pytest.fixture
 def address(request: pytest.FixtureRequest) -> str:
     """A place of the test's own."""
-    return f"s3://{BUCKET}/trouble/{request.node.name}"
-
-
-def uploads(s3: S3Server, address: str) -> list[Any]:
-    """Multipart uploads below an address that were neither completed nor aborted."""
-    prefix = address.removeprefix(f"s3://{BUCKET}/")
-    found = s3.filesystem().call_s3("list_multipart_uploads", Bucket=BUCKET, Prefix=prefix)
-    return list(found.get("Uploads", []))
+    return place_of(request, "trouble")
 
 
 def listings(proxy: FaultProxy) -> int:
