@@ -400,6 +400,9 @@ def test_a_worker_lost_for_good_and_no_other(held: Path, tmp_path: Path) -> None
             client.wait_for_workers(1, timeout=LIMIT_SECONDS)  # longer than the job would
         killer = threading.Thread(target=kill_soon)
         killer.start()
+        # It may be slow to come; those seconds are for others that never do.
+        with Client(dask.address) as watching:
+            watching.wait_for_workers(1, timeout=LIMIT_SECONDS)
         settings = ClusterSettings(dask.address, start_seconds=3)
         with pytest.raises(StorageError, match=r"there has been no worker for|workers died over it"):
             pack(held, tmp_path / "out", cluster=settings, allow_pipes=True, **SETTINGS)
