@@ -4,6 +4,7 @@ import io
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from corpora import jsonl_corpus
@@ -84,7 +85,8 @@ def test_a_terminal_shows_count_rate_and_times_whole(width: int, monkeypatch: py
     bars, screen = Bars(), io.StringIO()
     bars._console = Console(file=screen, force_terminal=True, width=width)
     bars.begin("pack", utterances=240_000, seconds=900_000.0)
-    bars._began -= 100
+    now = bars._began + 101
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now))
     bars.advance(Done(utterances=120_000, seconds=450_000.0, nbytes=10**9))
     bars.end()
     shown = " ".join(screen.getvalue().split())
