@@ -199,9 +199,9 @@ def test_a_scheduler_that_is_killed_is_told_in_a_line(
     monkeypatch.setattr(handler, "emit", logged.append)
     scheduler.start_worker()
     with (
-        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
         pytest.raises(StorageError, match="the scheduler is gone"),
         start_cluster(ClusterSettings(scheduler.address), 3, Silent()) as cluster,
+        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
     ):
         logging.getLogger("distributed.client").addHandler(handler)
         for _ in cluster.run(abs, range(1_000_000)):
