@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from distributed import Client
 from free_ports import free_ports
 
 _SECONDS = 120.0
@@ -47,6 +48,11 @@ class DaskProcesses:
         worker = self._start("dask_worker", self.address, *options, *local, environment=environment, prefix=prefix)
         self.workers.append(worker)
         return worker
+
+    def wait_for_workers(self) -> None:
+        """Wait until the scheduler has all that were started."""
+        with Client(self.address) as client:  # type: ignore[no-untyped-call]
+            client.wait_for_workers(len(self.workers), timeout=_SECONDS)
 
     def stop(self) -> None:
         """Kill all that is left."""

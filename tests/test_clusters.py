@@ -201,8 +201,8 @@ def test_a_scheduler_that_is_killed_is_told_in_a_line(
     with (
         pytest.raises(StorageError, match="the scheduler is gone"),
         start_cluster(ClusterSettings(scheduler.address), 3, Silent()) as cluster,
-        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
     ):
+        monkeypatch.setattr(cluster.client, "_timeout", 1.0)  # how long it looks for a scheduler that is lost
         logging.getLogger("distributed.client").addHandler(handler)
         for _ in cluster.run(abs, range(1_000_000)):
             if scheduler.scheduler is not None and scheduler.scheduler.poll() is None:

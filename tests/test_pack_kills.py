@@ -258,6 +258,7 @@ def test_a_full_disk_on_one_worker(corpus: Path, undisturbed: dict[str, bytes], 
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
     with dask_processes(tmp_path, 1) as dask:
         dask.start_worker(host="127.0.0.2", prefix=_small_files(smallest // 2))
+        dask.wait_for_workers()  # one that has no room and is alone ends the job
         pack(corpus, tmp_path / "out", cluster=dask.address, **SETTINGS)
         assert all(worker.poll() is None for worker in dask.workers)
     assert files_of(tmp_path / "out") == undisturbed
