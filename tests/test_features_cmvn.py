@@ -1,5 +1,6 @@
 """GlobalCmvn and UtteranceCmvn: mean 0 and variance 1, over the corpus or over each utterance."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,18 @@ def test_no_flipped_bit_changes_the_statistics_or_what_they_are_of(tmp_path: Pat
             assert GlobalCmvn(path, transform=Fbank(use_log=False), dataset_digest="xxh3_128:ab").mean.tolist() == [1.0]
         except DataError as error:
             assert "feats_stats.npz: " in str(error)
+
+
+def test_damage_in_a_compressed_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "feats_stats.npz"
+    np.savez_compressed(path, count=5.0, sum=np.arange(80.0), sum_square=np.arange(80.0) ** 2)
+    data = path.read_bytes()
+    for bit in range(0, len(data) * 8, 31):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with contextlib.suppress(UttershardError):  # not all of a zip counts
+            GlobalCmvn(path)
 
 
 def test_statistics_say_what_they_are_of(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ is no array here. A file that is added up, or saved again, has lost its comment,
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -60,7 +61,8 @@ def decode_sums(data: bytes) -> tuple[dict[str, Any], MadeOf | None]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             comment = archive.comment
     except (
-        OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, NotImplementedError, RuntimeError,
+        OSError, ValueError, EOFError, AttributeError,
+        zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError,
     ) as error:  # fmt: skip
         # The last two are of a zip whose damage reads as encryption, or as a method of compression.
         raise DataError(f"damaged ({error})") from error
