@@ -26,13 +26,14 @@ LIMIT_SECONDS = 180
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Iterator[ClusterSettings]:
-    """Two workers of one thread on this machine, over SSH."""
+    """Two workers of one thread on this machine, over SSH; what they log in to does not know of our tasks' module."""
+    path = shlex.quote(str(Path(cluster_tasks.__file__).parent))
     with running_ssh_server(tmp_path / "keys") as server:
         key = asyncssh.read_private_key(str(server.client_key))
         options = {
             "hosts": ["127.0.0.1", "127.0.0.1"],
             "connect_options": {"port": server.port, "known_hosts": None, "client_keys": [key]},
-            "remote_python": shlex.quote(sys.executable),
+            "remote_python": f"env PYTHONPATH={path} {shlex.quote(sys.executable)}",
             "worker_options": {"nthreads": 1},
         }
         yield ClusterSettings("ssh", 2, options=options)
