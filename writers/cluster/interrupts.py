@@ -14,10 +14,11 @@ import traceback
 from collections.abc import Iterator
 from types import FrameType
 
-from distributed.gc import GCDiagnosis
+from distributed import gc as dask_gc
 
 _AGAIN_SECONDS = 0.05
-_IMPORTS = frozenset(("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>"))
+_PLACES = frozenset(("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", dask_gc.__file__))
+"""Files of the code in which an interrupt would be lost."""
 
 
 @contextlib.contextmanager
@@ -51,5 +52,4 @@ def _count_places(frame: FrameType | None) -> int:
     """Count the calls, up from a frame, in which an interrupt would be lost."""
     if frame is None:
         return 0
-    codes = (each.f_code for each, _ in traceback.walk_stack(frame))
-    return sum(code.co_filename in _IMPORTS or code is GCDiagnosis._gc_callback.__code__ for code in codes)
+    return sum(each.f_code.co_filename in _PLACES for each, _ in traceback.walk_stack(frame))
