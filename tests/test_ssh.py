@@ -1,5 +1,6 @@
 """Workers over SSH: started, read, and started again on their hosts when they have ended."""
 
+import asyncio
 import dataclasses
 import shlex
 import sys
@@ -18,7 +19,7 @@ from uttershard.pipeline.errors import StorageError
 from uttershard.writers import pack
 from uttershard.writers.cluster import ClusterSettings, start_cluster
 from uttershard.writers.cluster import ssh as ssh_module
-from uttershard.writers.cluster.ssh import SshWatch
+from uttershard.writers.cluster.ssh import SshWatch, SshWorker, start_ssh
 from uttershard.writers.progress import Silent
 
 LIMIT_SECONDS = 180
@@ -97,6 +98,32 @@ def test_a_host_whose_python_is_not_there_is_named_at_start(settings: ClusterSet
         start_cluster(with_options(settings, remote_python=python), 0, Silent()),
     ):
         pass
+
+
+def test_a_blank_in_the_path_of_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/opt/our tools/python")
+    started: list[Any] = []
+    monkeypatch.setattr(ssh_module, "SpecCluster", lambda *specs, **_: started.extend(specs))
+    start_ssh(ClusterSettings("ssh", options={"hosts": ["head", "node"]}))
+    workers, scheduler = started
+    commands = [scheduler["options"]["remote_python"], workers[0]["options"]["python"]]
+    assert [shlex.split(command) for command in commands] == [["/opt/our tools/python"]] * 2
+
+
+def test_a_worker_that_says_much_at_once_as_it_starts() -> None:
+    """Its word that it is up is not the last."""
+
+    worker = SshWorker("tcp://head:8786", "node", "ssh-0", {}, "python", {})
+
+    async def read() -> bool:
+        stream, up = asyncio.StreamReader(), asyncio.Event()
+        stream.feed_data(b"Start worker at: tcp://node:1\n" + 9_000 * b"-" + b"\nRegistered\n")
+        stream.feed_eof()
+        await worker._read(stream, up)
+        return up.is_set()
+
+    assert asyncio.run(read())
+    assert worker.last_words == "Registered"
 
 
 class Worker:

@@ -50,24 +50,22 @@ class SshWorker(ProcessInterface):
         host: Name or address.
         name: What the scheduler knows the worker by.
         connect: Arguments of `asyncssh.connect`.
-        python: Command of the interpreter there.
-        worker_class: As Dask's `SSHCluster` has it.
-        options: Of that class.
+        python: Command of the interpreter there, as a shell takes it.
+        options: Of Dask's `Nanny`.
     """
 
     def __init__(
-        self, scheduler: str, host: str, name: str, connect: Mapping[str, Any], python: str | None, worker_class: str,
-        options: Mapping[str, Any],
-    ) -> None:  # fmt: skip
+        self, scheduler: str, host: str, name: str, connect: Mapping[str, Any], python: str, options: Mapping[str, Any]
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.host = host
         self.name = name
         self.trouble: str | None = None
         """Why it could not be started again, the last time that was tried."""
         self._connect = {"keepalive_interval": _KEEPALIVE_SECONDS, **connect}
-        spec = {name: {"cls": worker_class, "opts": {**options, "name": name}}}
-        command = f"{python or sys.executable} -m distributed.cli.dask_spec"
-        self._command = f"{command} {scheduler} --spec {shlex.quote(json.dumps(spec))}"
+        spec = {name: {"cls": "distributed.Nanny", "opts": {**options, "name": name}}}
+        arguments = shlex.join(["-m", "distributed.cli.dask_spec", scheduler, "--spec", json.dumps(spec)])
+        self._command = f"{python} {arguments}"
         self._connection: Any = None
         self._process: Any = None
         self._reading: asyncio.Task[None] | None = None
@@ -142,9 +140,10 @@ class SshWorker(ProcessInterface):
         """Read what it writes, or it would stand still."""
         try:
             while chunk := await stream.read(_CHUNK_BYTES):
-                self._written = (self._written + chunk)[-_KEPT_BYTES:]
-                if _UP in self._written:
+                written = self._written + chunk
+                if _UP in written:
                     up.set()
+                self._written = written[-_KEPT_BYTES:]
         except (OSError, asyncssh.Error) as error:
             self._written += f"\n{error}".encode()
 
@@ -179,6 +178,9 @@ def start_ssh(settings: ClusterSettings) -> SpecCluster:
             raise ValueError(f"{name} has {len(value)} entries for {len(hosts)} hosts")
         return value[number] if isinstance(value, list) else value
 
+    def python(number: int) -> str:
+        return of_host("remote_python", number) or shlex.quote(sys.executable)
+
     def worker(number: int, count: int) -> dict[str, Any]:
         return {
             "cls": SshWorker,
@@ -187,8 +189,7 @@ def start_ssh(settings: ClusterSettings) -> SpecCluster:
                 # Not the cluster's name for it: Dask would end one whose worker is away for some seconds.
                 "name": f"ssh-{count}",
                 "connect": of_host("connect_options", number) or {},
-                "python": of_host("remote_python", number),
-                "worker_class": options.get("worker_class", "distributed.Nanny"),
+                "python": python(number),
                 "options": worker_options,
             },
         }
@@ -199,7 +200,7 @@ def start_ssh(settings: ClusterSettings) -> SpecCluster:
             "address": hosts[0],
             "connect_options": of_host("connect_options", 0) or {},
             "kwargs": options.get("scheduler_options") or {},
-            "remote_python": of_host("remote_python", 0),
+            "remote_python": python(0),
         },
     }
     by_turns = itertools.islice(itertools.cycle(numbers), wanted)
