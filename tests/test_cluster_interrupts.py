@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import wait
-from threading import Event, get_ident
+from threading import Condition, Event, get_ident
 from typing import Any
 
 import pytest
@@ -37,8 +37,9 @@ def test_while_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     def is_waiting() -> bool:
-        stack = traceback.walk_stack(sys._current_frames()[here])
-        return any(frame.f_code is wait.__code__ for frame, _ in stack)
+        # Where it stands still: interrupted while it takes the lock of a future, it would keep that for ever.
+        codes = [frame.f_code for frame, _ in traceback.walk_stack(sys._current_frames()[here])]
+        return codes[0] is Condition.wait.__code__ and wait.__code__ in codes
 
     async def interrupted(cluster: LocalCluster) -> None:
         for times in range(3):
