@@ -397,8 +397,6 @@ def test_a_worker_lost_for_good_and_no_other(held: Path, tmp_path: Path) -> None
                 time.sleep(0.01)
             dask.workers[0].kill()
 
-        with Client(dask.address) as client:
-            client.wait_for_workers(1, timeout=LIMIT_SECONDS)  # longer than the job would
         killer = threading.Thread(target=kill_soon)
         killer.start()
         # It may be slow to come; those seconds are for others that never do.
