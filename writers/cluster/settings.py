@@ -50,7 +50,8 @@ class ClusterSettings:
     """One of ENVS, or the address of a scheduler that runs: `tcp://host:port`."""
     n_workers: int | None = None
     """Worker processes; None: one for each CPU core (`local`), all that are there (an address), one for each host
-    but the first (`ssh`). With an address: at most so many tasks at a time."""
+    but the first, or on that if it is the only one (`ssh`; times its `worker_options.n_workers`). With an address: at
+    most so many tasks at a time."""
     min_workers: int | None = None
     """Job queues and Kubernetes: the cluster may shrink to so many when there is little to do; None: n_workers."""
     options: Mapping[str, Any] = field(default_factory=dict)

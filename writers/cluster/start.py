@@ -143,9 +143,11 @@ def _wait_to_the_end(closing: Future[None]) -> None:
             wait([closing])
         except KeyboardInterrupt as pressed:
             interrupt = pressed
-    closing.result()
-    if interrupt is not None:
-        raise interrupt
+    try:
+        closing.result()
+    finally:
+        if interrupt is not None:
+            raise interrupt
 
 
 def _why(error: BaseException) -> str:

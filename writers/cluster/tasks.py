@@ -41,8 +41,8 @@ _TOLD_SECONDS = 15.0
 """Without any worker: then it is said what a job waits for."""
 _TROUBLE_SECONDS = 60.0
 _LOOK_SECONDS = 5.0
-_FETCH_SECONDS = 10.0
-"""For the result of a task, twice as long each time: it may be large, and the network slow."""
+_FETCH_SECONDS = (10.0, 30.0, 90.0)
+"""For the result of a task, the last one again and again: it may be large, and the network slow."""
 
 _LOST = object()
 """In place of a result whose worker died before it was fetched: Dask makes it again, once there is a worker."""
@@ -268,7 +268,7 @@ class _Run(Generic[_Task, _Result]):
                     alive = self._cluster.check_alive(alive)
                 else:
                     attempt = self._in_flight.pop(future)
-                    result = _result(future, _FETCH_SECONDS * 2**attempt.fetches)
+                    result = _result(future, _FETCH_SECONDS[min(attempt.fetches, len(_FETCH_SECONDS) - 1)])
                     if result is _LOST:
                         attempt.fetches += 1
                         self._wait_for(future, attempt)
