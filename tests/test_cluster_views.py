@@ -138,4 +138,4 @@ def test_a_result_that_comes_slowly_is_given_more_time(monkeypatch: pytest.Monke
     monkeypatch.setattr(tasks, "_result", slow)
     with start_cluster(HERE, 0, Silent()) as cluster:
         assert dict(cluster.run(cluster_tasks.pid_of, [0])) == {0: os.getpid()}
-    assert allowed == [10.0, 20.0, 40.0, 80.0]
+    assert allowed == [10.0, 30.0, 90.0, 90.0]
